@@ -1,0 +1,166 @@
+"""From checked options to the problems of the experiments; refuses what does not fit in memory."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from amp_attention._cli.options import Request
+from amp_attention._cli.parsing import UsageError
+from amp_attention._cli.streams import say
+from amp_attention.data import Data, check_memory, load_npz, sample_size, whiteness
+from amp_attention.experiments import (
+    FinitePoint,
+    FiniteSettings,
+    Instance,
+    TheorySettings,
+    check_law_memory,
+    check_node_memory,
+    given_instance,
+    problem_grid,
+    read_eigenvalues,
+    run_instances,
+)
+from amp_attention.problem import AttentionProblem
+from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw
+
+
+@contextmanager
+def usage_errors(option: str = "") -> Iterator[None]:
+    """A ValueError of a constructor or a reader is a wrong argument of the user."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}." if option else f"{error}.") from None
+
+
+def _dtype(request: Request) -> Any:
+    return np.dtype(request.solver.dtype)
+
+
+def problems(request: Request) -> list[AttentionProblem]:
+    """The grid, alpha outermost."""
+    described = request.describe()
+    options: dict[str, Any] = {name: described[name] for name in ("tokens", "noise")}
+    options |= {"beta": request.problem.beta, "beta0": request.problem.beta0}
+    if request.problem.kappa0 is not None:
+        options["kappa0"] = request.problem.kappa0
+    with usage_errors():
+        law = spectral_law(described)
+        return problem_grid(described["alpha"], described["lam"], law=law, dtype=_dtype(request), **options)
+
+
+def spectral_law(described: dict[str, Any]) -> AbstractSpectralLaw | None:
+    """The law of S0; None for the Marchenko–Pastur default."""
+    name = described["target"]
+    if name == "marchenko-pastur":
+        return None
+    if name == "power-law":
+        check_law_memory("--target-d", described["target_d"])
+        return FiniteLaw.power_law(described["gamma"], described["target_d"], described["normalise"])
+    eigenvalues = read_eigenvalues(Path(name))
+    check_law_memory("--target", eigenvalues.size)
+    return FiniteLaw(jnp.asarray(eigenvalues))
+
+
+def theory_settings(request: Request) -> TheorySettings:
+    """How state evolution is solved, after a look at the memory that the nodes need."""
+    nodes = request.nodes
+    with usage_errors("--nodes"):
+        check_node_memory(request.describe()["tokens"], nodes.nodes, nodes.replicas, _dtype(request))
+    return TheorySettings(
+        nodes=nodes.nodes,
+        replicas=nodes.replicas,
+        seed=request.solver.seed,
+        tolerance=request.solver.tolerance,
+        max_iterations=request.solver.max_iterations,
+        damping=request.solver.damping,
+        kappa=request.problem.kappa,
+    )
+
+
+@dataclass(frozen=True)
+class FiniteSetup:
+    """What `amp` and `train` run.
+
+    Attributes:
+        problems: the grid.
+        settings: how to run.
+        instance: a user's data; None to draw them.
+        overrides: entries of the `problem` description that the data have answered.
+    """
+
+    problems: list[AttentionProblem]
+    settings: FiniteSettings
+    instance: Instance | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def keeping_matrices(self) -> "FiniteSetup":
+        """The same, with the learned matrices kept in memory."""
+        return replace(self, settings=replace(self.settings, keep_matrices=True))
+
+    def points(self, engine: str, tell: Callable[[str], None]) -> Iterator[FinitePoint]:
+        """One point after the other."""
+        for problem in self.problems:
+            yield run_instances(problem, [engine], self.settings, instance=self.instance, progress=tell)[engine]
+
+
+def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
+    """How the engines run at finite d, after a look at the memory that the largest point needs."""
+    instance = request.instance
+    given = d is not None
+    d = d or instance.d or 100
+    if not given:
+        with usage_errors("--d"):
+            n = sample_size(max(request.problem.alphas()), d)
+            check_memory(n, request.describe()["tokens"], d, _dtype(request))
+    return FiniteSettings(
+        d=d,
+        repeats=instance.repeats or 1,
+        seed=request.solver.seed,
+        tolerance=request.solver.tolerance,
+        max_iterations=request.solver.max_iterations,
+        damping=request.solver.damping,
+        test_samples=instance.test_samples,
+        optimizer=request.training.optimizer,
+        kappa=request.problem.kappa,
+    )
+
+
+def finite_setup(request: Request) -> FiniteSetup:
+    """Drawn instances."""
+    settings = finite_settings(request)
+    return FiniteSetup(problems(request), settings)
+
+
+def data_setup(request: Request, path: Path) -> FiniteSetup:
+    """A user's tokens and labels, with a warning where the tokens are not white."""
+    with usage_errors("--data"):
+        data = load_npz(path, _dtype(request))
+    _warn_unless_white(path, data)
+    alpha = data.n / data.d**2
+    overrides = {"alpha": [alpha], "tokens": data.T, "data": str(path)}
+    overrides |= dict.fromkeys(("kappa0", "noise", "beta0", "target", "gamma", "target_d", "normalise"))
+    with usage_errors():
+        grid = problem_grid(
+            [alpha],
+            request.problem.lams(),
+            tokens=data.T,
+            beta=request.problem.beta,
+            dtype=_dtype(request),
+        )
+    return FiniteSetup(grid, finite_settings(request, data.d), given_instance(data, request.solver.seed), overrides)
+
+
+def _warn_unless_white(path: Path, data: Data) -> None:
+    found = whiteness(data.X)
+    if found.far_from_white:
+        say(
+            f"warning: the tokens of {path} are far from white: covariance off by {float(found.covariance):.2g} (white "
+            f"tokens: {float(found.covariance_expected):.2g}), mean by {float(found.mean):.2g} (white: "
+            f"{float(found.mean_expected):.2g}); AMP assumes white tokens and may not converge."
+        )

@@ -1,0 +1,183 @@
+"""The options of `amp-attention`, one dataclass a theme, and what they mean together.
+
+None stands for "not given": several options are refused beside another one, so given and default must differ.
+"""
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from amp_attention._cli.parsing import UsageError, flag, number, option, values, whole
+
+Values = tuple[float, ...]
+
+PROBLEM, INSTANCES, TRAINING, SOLVER, OUTPUT = (
+    Group(name, sort_key=position)
+    for position, name in enumerate(("Problem", "Instances", "Training", "Solver", "Output"))
+)
+
+
+@Parameter(name="*", group=PROBLEM)
+@dataclass(frozen=True, kw_only=True)
+class ProblemOptions:
+    """What is learned from what."""
+
+    tokens: Annotated[int | None, whole("T >= 1; 1 means the linear head. [default: 2]", ">= 1")] = None
+    alpha: Annotated[Values | None, values("n/d², > 0. A list: 0.1,0.2 or 0.1:2:20[:log]. [default: 0.5]", "> 0")] = (
+        None
+    )
+    lam: Annotated[Values | None, values("λ̃ = √κ λ >= 0, multiplies d·Tr S. A list. [default: 0.05]", ">= 0")] = None
+    weight_decay: Annotated[Values | None, values("λ >= 0, instead of --lam: λ̃ = √κ λ. A list.", ">= 0")] = None
+    kappa: Annotated[float, number("Student width p/d > 0.", "> 0")] = 1.0
+    kappa0: Annotated[
+        float | None, number("Teacher width p0/d > 0 (Marchenko-Pastur target). [default: 0.5]", "> 0")
+    ] = None
+    noise: Annotated[float | None, number("Δ >= 0, the variance of the label noise. [default: 0.5]", ">= 0")] = None
+    beta: Annotated[float, number("Inverse temperature of the student, > 0.", "> 0")] = 1.0
+    beta0: Annotated[float | None, number("Inverse temperature of the target, > 0. [default: --beta]", "> 0")] = None
+    target: Annotated[
+        str | None,
+        option("marchenko-pastur, power-law, or a .npy file of eigenvalues of S0. [default: marchenko-pastur]"),
+    ] = None
+    gamma: Annotated[float | None, number("Exponent of the power-law target, > 0. [default: 1.5]", "> 0")] = None
+    target_d: Annotated[int | None, whole("Number of eigenvalues of the power-law target. [default: 1000]", ">= 1")] = (
+        None
+    )
+    normalise: Annotated[bool, flag("Scale the power-law target to Q0 = 1.")] = False
+    penalty: Annotated[Literal["nuclear", "frobenius"], option("Penalty on S.")] = "nuclear"
+
+    def target_options(self) -> dict[str, Any]:
+        """The options that describe the target, as given."""
+        names = ("kappa0", "noise", "beta0", "target", "gamma", "target_d")
+        given = {name: getattr(self, name) for name in names}
+        return given | {"normalise": self.normalise or None}
+
+    def lams(self) -> Values:
+        """λ̃ of every column of the grid, whichever way it was given."""
+        if self.weight_decay is None:
+            return (0.05,) if self.lam is None else self.lam
+        if self.lam is not None:
+            raise UsageError("--weight-decay gives λ and --lam gives √κ λ: use one of them, not both.")
+        return tuple(math.sqrt(self.kappa) * decay for decay in self.weight_decay)
+
+    def alphas(self) -> Values:
+        """α of every row of the grid."""
+        return (0.5,) if self.alpha is None else self.alpha
+
+
+@Parameter(name="*", group=SOLVER)
+@dataclass(frozen=True, kw_only=True)
+class SolverOptions:
+    """How the equations are solved."""
+
+    tolerance: Annotated[
+        float | None,
+        number("Residual at which a solver stops, > 0. [default: 1e-8, training 1e-7; float32: 1e-5, 1e-4]", "> 0"),
+    ] = None
+    max_iterations: Annotated[
+        int | None, whole("Largest number of iterations, >= 1. [default: of each engine]", ">= 1")
+    ] = None
+    damping: Annotated[
+        float | None, number("Weight of the old iterate, in [0, 1). [default: automatic]", "in [0, 1)")
+    ] = None
+    dtype: Annotated[Literal["float64", "float32"], option("Floating-point type.")] = "float64"
+    devices: Annotated[int, whole("Number of devices.", ">= 1")] = 1
+    seed: Annotated[int, whole("Fixes target, tokens, labels and Sobol scrambles, >= 0.", ">= 0")] = 0
+
+
+@Parameter(name="*", group=SOLVER)
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """The Gaussian averages of state evolution."""
+
+    nodes: Annotated[int, whole("Sobol points of the Gaussian averages, >= 1, rounded up to 2^k.", ">= 1")] = 4096
+    replicas: Annotated[int, whole("Scrambled subsets behind each standard error, >= 1.", ">= 1")] = 8
+
+
+@Parameter(name="*", group=INSTANCES)
+@dataclass(frozen=True, kw_only=True)
+class InstanceOptions:
+    """Finite-d instances."""
+
+    d: Annotated[int | None, whole("Embedding dimension, >= 2. [default: 100]", ">= 1")] = None
+    repeats: Annotated[int | None, whole("Independent targets, tokens and labels, >= 1. [default: 1]", ">= 1")] = None
+    test_samples: Annotated[int, whole("Fresh samples behind test_error, >= 1.", ">= 1")] = 100_000
+    checkpoint: Annotated[Path | None, option("Write the state of the run to this file.", show=False)] = None
+    checkpoint_every: Annotated[float | None, number("Seconds between checkpoints, > 0.", "> 0", show=False)] = None
+    resume: Annotated[bool, flag("Continue from --checkpoint.", show=False)] = False
+
+
+@Parameter(name="*", group=TRAINING)
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """Gradient training."""
+
+    optimizer: Annotated[Literal["lbfgs", "adam"], option("Optimiser of the factors W.")] = "lbfgs"
+    parameterization: Annotated[Literal["tied", "direct", "untied"], option("What is trained.")] = "tied"
+    task: Annotated[Literal["seq2lab", "seq2seq"], option("What the network returns.")] = "seq2lab"
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where the results go."""
+
+    json: Annotated[bool, flag("Print exactly one JSON document.")] = False
+    out: Annotated[Path | None, option("Folder for tables (CSV, netCDF), JSON, figures (PNG, PDF), command line.")] = (
+        None
+    )
+    overwrite: Annotated[bool, flag("Let --out and --save-estimate replace files that this program did not write.")] = (
+        False
+    )
+    quiet: Annotated[bool, flag("No progress on stderr.")] = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One command with its options, as checked; what the commands hand to the experiments."""
+
+    command: str
+    problem: ProblemOptions
+    solver: SolverOptions
+    output: OutputOptions
+    nodes: NodeOptions = field(default_factory=NodeOptions)
+    instance: InstanceOptions = field(default_factory=InstanceOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+
+    def settings(self) -> dict[str, Any]:
+        """The `settings` entry of the JSON document: how it was computed, as given (null: the default)."""
+        groups: list[Any] = [self.solver]
+        if self.command in ("state-evolution", "compare"):
+            groups.append(self.nodes)
+        if self.command != "state-evolution":
+            groups.append(self.instance)
+        if self.command in ("train", "compare"):
+            groups.append(self.training)
+        return {name: value for group in groups for name, value in asdict(group).items()}
+
+    def describe(self) -> dict[str, Any]:
+        """The `problem` entry of the JSON document: every problem option, null where it has no meaning."""
+        problem = self.problem
+        name = problem.target or "marchenko-pastur"
+        power_law = name == "power-law"
+        return asdict(problem) | {
+            "tokens": problem.tokens or 2,
+            "alpha": list(problem.alphas()),
+            "lam": list(problem.lams()),
+            "weight_decay": None if problem.weight_decay is None else list(problem.weight_decay),
+            "kappa0": _default(problem.kappa0, 0.5) if name == "marchenko-pastur" else None,
+            "noise": _default(problem.noise, 0.5),
+            "beta": None if problem.tokens == 1 else problem.beta,
+            "beta0": None if problem.tokens == 1 else _default(problem.beta0, problem.beta),
+            "target": name,
+            "gamma": _default(problem.gamma, 1.5) if power_law else None,
+            "target_d": _default(problem.target_d, 1000) if power_law else None,
+            "normalise": problem.normalise if power_law else None,
+        }
+
+
+def _default(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,184 @@
+"""Runs one command: collects its points, keeps them safe as they come, and writes tables, files and figures."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amp_attention._cli.options import Request
+from amp_attention._cli.parsing import UsageError
+from amp_attention._cli.streams import Progress, problems_of, say, table
+from amp_attention.experiments import (
+    ForeignFileError,
+    ResultFolder,
+    columns,
+    command_line,
+    dataset,
+    point_rows,
+    run_rows,
+    to_csv,
+    to_json,
+    to_netcdf,
+    versions,
+)
+
+SAVE_EVERY = 5.0  # seconds
+Points = Callable[[Callable[[str], None]], Iterator[Any]]
+Figures = Callable[[list[Any], Mapping[str, Any]], Mapping[str, Any]]
+
+
+class Results:
+    """The points of one command, its document and its files.
+
+    Args:
+        request: the command with its options.
+        arguments: of the command line, for the record.
+        figures: names of the figures that will be made.
+        overrides: entries of the `problem` description that data from a file have answered.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        arguments: Sequence[str],
+        figures: Sequence[str],
+        overrides: Mapping[str, Any] | None = None,
+    ):
+        self.request, self.arguments = request, list(arguments)
+        self.started = self.saved = time.perf_counter()
+        self.problem = request.describe() | dict(overrides or {})
+        self.parameters: dict[str, Any] = dict(self.problem)  # for the captions of figures
+        self.points: list[Any] = []
+        self.folder = self._open(figures)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The points as plain records."""
+        return [point.record for point in self.points]
+
+    def _open(self, figures: Sequence[str]) -> ResultFolder | None:
+        output, command = self.request.output, self.request.command
+        if output.out is None:
+            return None
+        names = [f"{command}.json", f"{command}.csv", f"{command}-runs.csv", f"{command}.nc", "command.txt"]
+        names += [f"{name}.{kind}" for name in figures for kind in ("png", "pdf")]
+        try:
+            folder = ResultFolder(output.out, output.overwrite)
+            folder.claim(names)
+        except ForeignFileError as error:
+            raise UsageError(
+                f"--out must not replace foreign files: {error}; choose another folder or --overwrite."
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"--out must be a folder that can be written, got {str(output.out)!r} ({error.strerror})."
+            ) from None
+        return folder
+
+    def collect(self, points: Iterator[Any], progress: Progress) -> bool:
+        """Gather the points, saving what is there every few seconds.
+
+        Returns:
+            Whether all were computed; False when the user interrupted.
+        """
+        try:
+            for point in points:
+                self.points.append(point)
+                progress.point(point.record)
+                if time.perf_counter() - self.saved > SAVE_EVERY:
+                    self.save(complete=False)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            progress.close()
+        return True
+
+    def document(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "command": self.request.command,
+            "version": versions()["amp-attention"],
+            "problem": self.problem,
+            "settings": self.request.settings(),
+            "seconds": time.perf_counter() - self.started,
+            "points": self.records,
+        }
+
+    def save(self, complete: bool = True) -> None:
+        """Write tables and document; a netCDF file of the whole when complete."""
+        self.saved = time.perf_counter()
+        if self.folder is None:
+            return
+        command, records = self.request.command, self.records
+        self._write(f"{command}.json", to_json(self.document()) + "\n")
+        for name, rows in ((command, point_rows(records)), (f"{command}-runs", run_rows(records))):
+            if rows:
+                self._write(f"{name}.csv", to_csv(rows, columns(rows)))
+        lines = [command_line(self.arguments), *(f"{name} {version}" for name, version in versions().items())]
+        self._write("command.txt", "\n".join(lines) + "\n")
+        if complete and records:
+            attributes = {"command_line": lines[0], "versions": to_json(versions()), "problem": to_json(self.problem)}
+            attributes["settings"] = to_json(self.request.settings())
+            grid = dataset(records, self.problem["alpha"], self.problem["lam"], attributes)
+            self._write(f"{command}.nc", to_netcdf(grid))
+
+    def save_figures(self, figures: Mapping[str, Any]) -> None:
+        """PNG and PDF of each figure."""
+        from amp_attention.plotting import render
+
+        for name, figure in figures.items():
+            for kind in ("png", "pdf"):
+                self._write(f"{name}.{kind}", render(figure, kind))
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        assert self.folder is not None
+        try:
+            self.folder.write(name, content)
+        except (OSError, ForeignFileError) as error:
+            raise UsageError(f"--out: {self.folder.path / name} could not be written: {error}.") from None
+
+    def answer(self, points: Points, total: int, make_figures: Figures) -> int:
+        """Compute, save, draw and print.
+
+        Args:
+            points: called with a function that is told what is about to run; yields the points.
+            total: how many there will be.
+            make_figures: of the points and the parameters of the captions.
+
+        Returns:
+            The exit status.
+        """
+        progress = Progress(self.request.command, total, self.request.output.quiet)
+        complete = self.collect(points(progress.tell), progress)
+        self.save()
+        self._print()  # before the figures: nothing that goes wrong there takes the answer away
+        if self.folder is not None and complete:
+            self.save_figures(make_figures(self.points, self.parameters))
+        if self.folder is not None and not self.request.output.quiet:
+            say(f"results are in {self.folder.path}")
+        if not complete:
+            say(f"amp-attention: interrupted; {len(self.points)} of {total} points are done.")
+            return 130
+        return 0 if all(record["result"] == "successful" for record in self.records) else 1
+
+    def _print(self) -> None:
+        if self.request.output.json:
+            print(to_json(self.document()))
+        elif self.points:
+            print(table(self.request.command, self.records), flush=True)
+        for sentence in problems_of(self.records):
+            say(sentence)
+
+
+def save_matrix(path: Path, matrix: np.ndarray | None) -> None:
+    """The learned S as a .npy file."""
+    if matrix is None:
+        say(f"{path} is not written: there is no estimate.")
+        return
+    try:
+        with path.open("wb") as file:
+            np.save(file, matrix)
+    except OSError as error:
+        raise UsageError(f"--save-estimate: {path} could not be written ({error.strerror}).") from None

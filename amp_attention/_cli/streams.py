@@ -1,0 +1,121 @@
+"""What goes to stdout and stderr."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Column = tuple[str, str]  # header, path of names in the record
+
+FINITE_COLUMNS: tuple[Column, ...] = (
+    ("alpha", "alpha"),
+    ("lam", "lam"),
+    ("n", "n"),
+    ("test_error", "test_error"),
+    ("objective", "train_objective"),
+    ("sq_error", "squared_error"),
+    ("m", "m"),
+    ("q", "q"),
+    ("zero_frac", "zero_fraction"),
+    ("result", "result"),
+)
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "state-evolution": (
+        ("alpha", "alpha"),
+        ("lam", "lam"),
+        ("test_error", "test_error"),
+        ("objective", "train_objective"),
+        ("sq_error", "squared_error"),
+        ("m", "m"),
+        ("q", "q"),
+        ("rank_frac", "rank_fraction"),
+        ("replicon", "replicon"),
+        ("stable", "stable"),
+        ("result", "result"),
+    ),
+    "amp": FINITE_COLUMNS,
+    "train": FINITE_COLUMNS,
+    "compare": (
+        ("alpha", "alpha"),
+        ("lam", "lam"),
+        ("test_error:SE", "state_evolution.test_error"),
+        ("AMP", "amp.test_error"),
+        ("training", "train.test_error"),
+        ("objective:SE", "state_evolution.train_objective"),
+        ("AMP", "amp.train_objective"),
+        ("training", "train.train_objective"),
+        ("|dS|^2/d", "agreement.squared_distance"),
+        ("result", "result"),
+    ),
+}
+
+
+class Progress:
+    """One line a point on stderr; a bar with the remaining time where stderr is a terminal."""
+
+    def __init__(self, command: str, total: int, quiet: bool):
+        self.command, self.total, self.quiet, self.done = command, total, quiet, 0
+        self._bar = None
+        if not quiet and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, desc=command, file=sys.stderr, unit="point", leave=False)
+
+    def tell(self, text: str) -> None:
+        """What is about to run: in the bar only."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+
+    def point(self, record: Mapping[str, Any]) -> None:
+        """A point is done."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.update()
+        elif not self.quiet:
+            where = f"alpha {record['alpha']:.6g}, lam {record['lam']:.6g}"
+            say(f"{self.command} {self.done}/{self.total}: {where}: {record['result']}")
+
+    def close(self) -> None:
+        """Clear the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(command: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """A readable table: mean±standard error where there are repeats."""
+    columns = COLUMNS[command]
+    rows = [[_cell(record, path) for _, path in columns] for record in records]
+    widths = [max(len(header), *(len(row[i]) for row in rows)) for i, (header, _) in enumerate(columns)]
+    lines = [[header for header, _ in columns], *rows]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _cell(record: Mapping[str, Any], path: str) -> str:
+    *parents, name = path.split(".")
+    for parent in parents:
+        record = record.get(parent) or {}
+    value = record.get(name)
+    error = (record.get("standard_error") or {}).get(name) if "runs" in record else None
+    return _number(value) + ("" if error is None or math.isnan(error) else f"±{error:.1g}")
+
+
+def _number(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else f"{value:.5g}"
+
+
+def problems_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One sentence for each point that is not a success."""
+    return [
+        f"alpha {r['alpha']:.6g}, lam {r['lam']:.6g}: {r['result']}: {r.get('message', '')}"
+        for r in records
+        if r["result"] != "successful"
+    ]

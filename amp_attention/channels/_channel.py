@@ -1,0 +1,75 @@
+"""What one sample says: the interface of channels."""
+
+import abc
+
+import equinox as eqx
+import numpy as np
+
+from amp_attention._typing import Array, Float, Scalar
+from amp_attention.targets import Target
+
+
+class ChannelStep(eqx.Module):
+    """The channel on n samples (AMP's face).
+
+    Attributes:
+        z: (K, n) proximal points z* (or posterior means).
+        g: (K, n) g = −∇ℓ(z*) = (z* − ω)/V.
+        divergence: (n,) tr ∂g/∂ω.
+    """
+
+    z: Float[Array, "K n"]
+    g: Float[Array, "K n"]
+    divergence: Float[Array, " n"]
+
+
+class ChannelAverage(eqx.Module):
+    """Gaussian averages of the channel, one entry a replica of the nodes (state evolution's face).
+
+    Attributes:
+        potential: M.
+        d_Sigma, d_m, d_q: ∂M/∂Σ, ∂M/∂m, ∂M/∂q by the envelope theorem.
+        divergence: E tr ∂g, which equals −2 ∂M/∂q up to the integration error.
+        squared_jacobian: E ‖∂g‖²_F, for the replicon.
+        train_loss: E ℓ(z*).
+        test_error: E Σ_ab [σ̃_β0(z0) − σ̃_β(ω)]².
+    """
+
+    potential: Float[Array, " R"]
+    d_Sigma: Float[Array, " R"]
+    d_m: Float[Array, " R"]
+    d_q: Float[Array, " R"]
+    divergence: Float[Array, " R"]
+    squared_jacobian: Float[Array, " R"]
+    train_loss: Float[Array, " R"]
+    test_error: Float[Array, " R"]
+
+
+class AbstractChannel(eqx.Module):
+    """Head and loss (or likelihood): what one sample says, with one face for AMP and one for state evolution."""
+
+    @abc.abstractmethod
+    def apply(
+        self,
+        omega: Float[Array, "K n"],
+        y: Float[Array, "... n"],
+        variance: Scalar,
+        warm: Float[Array, "K n"] | None = None,
+    ) -> ChannelStep:
+        """The channel's step on n samples: centres omega, labels y (samples last), V = variance ≥ 0."""
+
+    @abc.abstractmethod
+    def gradient(
+        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
+    ) -> tuple[Float[Array, " R"], Float[Array, " R"], Float[Array, " R"]]:
+        """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) per replica: what the solver iterates, differentiable."""
+
+    @abc.abstractmethod
+    def average(
+        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
+    ) -> ChannelAverage:
+        """Everything state evolution reports of the channel, per replica."""
+
+    @abc.abstractmethod
+    def nodes(self, target: Target, nodes: int, replicas: int, seed: int = 0) -> np.ndarray:
+        """Integration nodes of shape (replicas, points, D), independent between replicas; host side."""

@@ -1,0 +1,68 @@
+"""Memory a problem needs, estimated before anything is allocated."""
+
+import os
+
+import jax
+import numpy as np
+
+from amp_attention.data._chunks import CHUNK
+from amp_attention.numerics.packing import packed_size
+
+
+def estimated_memory(n: int, tokens: int, d: int, dtype=np.float64) -> int:
+    """Bytes that data and solver hold at their peak, from shapes alone.
+
+    Two and a half times the n T d tokens (drawing them needs random bits beside the result; measured), labels and their
+    noise, eight arrays of n K per-sample numbers, twenty d×d matrices and the temporaries of one chunk.
+
+    Args:
+        n: samples.
+        tokens: T.
+        d: embedding dimension.
+        dtype: floating type of the data.
+
+    Returns:
+        An exact Python integer, however large.
+    """
+    n, tokens, d = int(n), int(tokens), int(d)
+    K, chunk = packed_size(tokens), min(n, CHUNK)
+    numbers = 5 * n * tokens * d // 2 + 2 * n * tokens**2 + 8 * n * K + 20 * d * d
+    numbers += chunk * (4 * tokens * d + 40 * K * (K + 1))
+    return numbers * np.dtype(dtype).itemsize
+
+
+def available_memory() -> int | None:
+    """Bytes free for new arrays on JAX's default device; None where the system does not tell."""
+    statistics = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in statistics:
+        return statistics["bytes_limit"] - statistics.get("bytes_in_use", 0)
+    try:
+        with open("/proc/meminfo") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def check_memory(n: int, tokens: int, d: int, dtype=np.float64, *, available: int | None = None) -> None:
+    """Refuse a problem that does not fit, before allocating any of it.
+
+    Args:
+        n, tokens, d, dtype: as in `estimated_memory`.
+        available: bytes to compare with; measured by default.
+
+    Raises:
+        ValueError: with the sizes.
+    """
+    available = available_memory() if available is None else available
+    needed = estimated_memory(n, tokens, d, dtype)
+    if available is not None and needed > available:
+        raise ValueError(
+            f"n = {n} samples of T = {tokens} tokens in d = {d} dimensions ({np.dtype(dtype).name}) need about "
+            f"{needed / 2**30:.1f} GiB, but {available / 2**30:.1f} GiB are available; refused before allocating. "
+            "Lower d, alpha or tokens, or use float32"
+        )

@@ -1,0 +1,76 @@
+"""The scores of the samples as a linear map of S, and its adjoint; no sensing matrix is ever formed.
+
+z_ab = Tr(A_ab S) with A_ab = (x_a x_bᵀ + x_b x_aᵀ − 2δ_ab I)/(2√d √(1+δ_ab)), a ≤ b. n samples have nK such d×d
+matrices; both maps below cost one product of size nT×d×d instead.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from amp_attention._typing import Array, Float
+from amp_attention.data._chunks import fold_chunks
+from amp_attention.numerics.packing import diagonal_weights, pack, packed_size, upper_triangle
+
+
+def _on_diagonal(tokens: int, dtype) -> Array:
+    """δ_ab of the K packed pairs, shape (K, 1)."""
+    rows, columns = upper_triangle(tokens)
+    return jnp.asarray(rows == columns, dtype)[:, None]
+
+
+def _scores(S, X):
+    n, tokens, d = X.shape
+    mapped = jnp.matmul(X.reshape(n * tokens, d), S, precision="highest").reshape(X.shape)
+    z = pack(jnp.einsum("nad,nbd->abn", X, mapped, precision="highest"))
+    centre = jnp.trace(S) / math.sqrt(2)
+    return (z - _on_diagonal(tokens, z.dtype) * centre) / math.sqrt(d)
+
+
+def _adjoint(g, X):
+    n, tokens, d = X.shape
+    rows, columns = upper_triangle(tokens)
+    position = np.zeros((tokens, tokens), int)
+    position[rows, columns] = position[columns, rows] = np.arange(rows.size)
+    # Ordered pairs (a, b): each unordered pair a < b is met twice, so it carries half of g_ab.
+    weights = jnp.asarray(diagonal_weights(tokens) / 2, g.dtype)[:, None]
+    mixed = jnp.einsum("abn,nbd->nad", (weights * g)[position], X, precision="highest")
+    total = jnp.matmul(X.reshape(n * tokens, d).T, mixed.reshape(n * tokens, d), precision="highest")
+    centre = jnp.sum(_on_diagonal(tokens, g.dtype) * g) / math.sqrt(2)
+    return (total - centre * jnp.eye(d, dtype=g.dtype)) / math.sqrt(d)
+
+
+def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"]) -> Float[Array, "K n"]:
+    """Packed normalised scores z_ab = (x_aᵀ S x_b − δ_ab Tr S)/(√d √(1+δ_ab)), a ≤ b.
+
+    Args:
+        S: symmetric matrix.
+        X: tokens.
+
+    Returns:
+        z, one column a sample; variance Tr(S²)/d each for white tokens.
+
+    Source: theory section 1.
+    """
+    return fold_chunks(lambda _, chunk: (None, _scores(S, chunk.take(X))), None, X.shape[0])[1]
+
+
+def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"]) -> Float[Array, "d d"]:
+    """Σ_μ Σ_{a≤b} g_μ,ab A_μ,ab: the symmetric matrix M with ⟨g, scores(S, X)⟩ = ⟨M, S⟩ for every symmetric S.
+
+    Args:
+        g: one number per score.
+        X: tokens; T must fit K = T(T+1)/2.
+
+    Source: theory section 4.
+    """
+    if g.shape[0] != packed_size(X.shape[1]):
+        raise ValueError(f"g must have T(T+1)/2 rows for the T = {X.shape[1]} tokens of X, got {g.shape[0]}")
+
+    def body(total, chunk):
+        return total + _adjoint(chunk.masked(chunk.take(g, -1)), chunk.take(X)), None
+
+    d = X.shape[2]
+    total, _ = fold_chunks(body, jnp.zeros((d, d), g.dtype), X.shape[0])
+    return (total + total.T) / 2

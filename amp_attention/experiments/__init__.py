@@ -1,0 +1,52 @@
+"""Sweeps, comparisons with error bars, and result files."""
+
+from amp_attention.experiments._compare import ComparisonPoint as ComparisonPoint, compare as compare
+from amp_attention.experiments._files import (
+    ForeignFileError as ForeignFileError,
+    ResultFolder as ResultFolder,
+    command_line as command_line,
+    plain as plain,
+    to_csv as to_csv,
+    to_json as to_json,
+    to_netcdf as to_netcdf,
+    versions as versions,
+)
+from amp_attention.experiments._finite import (
+    FinitePoint as FinitePoint,
+    FiniteRun as FiniteRun,
+    FiniteSettings as FiniteSettings,
+    run_engine as run_engine,
+    run_instances as run_instances,
+)
+from amp_attention.experiments._grid import problem_at as problem_at, problem_grid as problem_grid
+from amp_attention.experiments._inputs import (
+    check_law_memory as check_law_memory,
+    check_node_memory as check_node_memory,
+    read_eigenvalues as read_eigenvalues,
+)
+from amp_attention.experiments._instances import (
+    Instance as Instance,
+    draw_instance as draw_instance,
+    given_instance as given_instance,
+)
+from amp_attention.experiments._predictions import (
+    PredictedSpectrum as PredictedSpectrum,
+    is_logarithmic as is_logarithmic,
+    predicted_spectrum as predicted_spectrum,
+    predicted_trajectory as predicted_trajectory,
+    refine as refine,
+    theory_curve as theory_curve,
+)
+from amp_attention.experiments._tables import (
+    columns as columns,
+    dataset as dataset,
+    point_rows as point_rows,
+    run_rows as run_rows,
+)
+from amp_attention.experiments._theory import (
+    TheoryPoint as TheoryPoint,
+    TheorySettings as TheorySettings,
+    TheorySweep as TheorySweep,
+    state_evolution_sweep as state_evolution_sweep,
+)
+from amp_attention.experiments._timing import Timing as Timing, timed as timed

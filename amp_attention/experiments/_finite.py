@@ -1,0 +1,215 @@
+"""AMP and training on finite-d instances: one record a run, means over repeats."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from amp_attention.amp import solve_amp
+from amp_attention.erm import train
+from amp_attention.experiments._grid import problem_at
+from amp_attention.experiments._instances import Instance, draw_instance
+from amp_attention.experiments._records import (
+    AMP_NAMES,
+    FINITE_NAMES,
+    SUCCESSFUL,
+    average,
+    guarded,
+    number,
+    numbers,
+    outcome,
+)
+from amp_attention.experiments._timing import timed
+from amp_attention.generalisation import measure_test_error
+from amp_attention.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class FiniteSettings:
+    """How the engines run on instances.
+
+    Attributes:
+        d: embedding dimension.
+        repeats: number of independent instances.
+        seed: of the experiment.
+        tolerance: on the KKT residual; None for the engine's default.
+        max_iterations: None for each engine's default.
+        damping: of AMP, weight of the old iterate; None for automatic.
+        test_samples: fresh samples behind the test error.
+        optimizer: of training, "lbfgs" or "adam".
+        kappa: student width p/d; training has p = round(κd) ≥ 1.
+        keep_matrices: keep the learned S of every run (d² numbers each).
+    """
+
+    d: int = 100
+    repeats: int = 1
+    seed: int = 0
+    tolerance: float | None = None
+    max_iterations: int | None = None
+    damping: float | None = None
+    test_samples: int = 100_000
+    optimizer: str = "lbfgs"
+    kappa: float = 1.0
+    keep_matrices: bool = False
+
+
+@dataclass(frozen=True)
+class FiniteRun:
+    """One engine on one instance.
+
+    Attributes:
+        record: the numbers by name.
+        S: the learned matrix; None if the engine raised or matrices are not kept.
+        eigenvalues: of S, ascending.
+        history: of AMP, q, m and V over iterations 0, 1, ...
+    """
+
+    record: dict[str, Any]
+    S: np.ndarray | None = None
+    eigenvalues: np.ndarray | None = None
+    history: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FinitePoint:
+    """All repeats of one engine at one problem: `record` for files, `runs` with their arrays."""
+
+    record: dict[str, Any]
+    runs: list[FiniteRun]
+
+
+Engine = Callable[[AttentionProblem, Instance, FiniteSettings], Any]
+
+
+def _options(settings: FiniteSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"tolerance": settings.tolerance}
+    return options if settings.max_iterations is None else options | {"max_steps": settings.max_iterations}
+
+
+def _amp(problem: AttentionProblem, instance: Instance, settings: FiniteSettings):
+    return solve_amp(problem, instance.data, S0=instance.S0, damping=settings.damping, **_options(settings))
+
+
+def _train(problem: AttentionProblem, instance: Instance, settings: FiniteSettings):
+    width = max(1, round(settings.kappa * instance.data.X.shape[-1]))
+    return train(
+        problem, instance.data, key=instance.train_key, optimizer=settings.optimizer, width=width, **_options(settings)
+    )
+
+
+ENGINES: dict[str, Engine] = {"amp": _amp, "train": _train}
+EXTRA_NAMES: dict[str, tuple[str, ...]] = {"amp": AMP_NAMES, "train": ()}
+
+
+def run_engine(
+    engine: str, problem: AttentionProblem, instance: Instance, settings: FiniteSettings, repeat: int = 0
+) -> FiniteRun:
+    """One engine on one instance.
+
+    Args:
+        engine: "amp" or "train".
+        problem: its α is replaced by the effective n/d² of the data.
+        instance: the draw.
+        settings: how to run.
+        repeat: index written to the record.
+
+    Returns:
+        The run; an exception inside it is a result with a message.
+    """
+    n, d = instance.data.X.shape[0], instance.data.X.shape[-1]
+    problem = problem_at(problem, alpha=n / d**2)
+    head = {"repeat": repeat, "seed": settings.seed, "d": d, "n": n, "alpha": n / d**2}
+    answer, failed = guarded(timed, ENGINES[engine], problem, instance, settings)
+    names = FINITE_NAMES + EXTRA_NAMES[engine]
+    if failed is not None:
+        unknown = ("test_error_standard_error", "gradient_norm", "seconds", "seconds_per_iteration", "compile_seconds")
+        return FiniteRun(head | failed | numbers({}, names + unknown) | {"iterations": None})
+    solution, timing = answer
+    value = solution.value
+    iterations = int(number(solution.stats["iterations"]))
+    record = head | outcome(solution) | numbers(value, names) | _against_target(problem, instance, value.S, settings)
+    record |= {
+        "train_objective": number(value.objective),
+        "gradient_norm": number(value.gradient_norm),
+        "iterations": iterations,
+        "seconds": timing.seconds,
+        "seconds_per_iteration": timing.seconds / max(iterations, 1),
+        "compile_seconds": timing.compile_seconds,
+    }
+    S = np.asarray(value.S)
+    finite = bool(np.all(np.isfinite(S)))
+    return FiniteRun(record, S, np.linalg.eigvalsh(S) if finite else None, _history(value))
+
+
+def _against_target(problem: AttentionProblem, instance: Instance, S, settings: FiniteSettings) -> dict[str, float]:
+    names = ("test_error", "test_error_standard_error", "squared_error", "m")
+    if instance.S0 is None:
+        return dict.fromkeys(names, math.nan)
+    mean, error = measure_test_error(problem, S, instance.S0, instance.test_key, settings.test_samples)
+    d = S.shape[0]
+    distance, overlap = ((S - instance.S0) ** 2).sum() / d, (S * instance.S0).sum() / d
+    return dict(zip(names, map(number, (mean, error, distance, overlap)), strict=True))
+
+
+def _history(value) -> dict[str, np.ndarray]:
+    """q, m, V over iterations 0, 1, ...: the start S = 0, then AMP's own record without its unused tail."""
+    history = getattr(value, "history", None)
+    if history is None:
+        return {}
+    arrays = {name: np.asarray(getattr(history, name), float) for name in ("q", "m", "V")}
+    steps = int(np.isfinite(arrays["q"]).sum())
+    return {name: np.concatenate([[0.0], array[:steps]]) for name, array in arrays.items()}
+
+
+def finite_point(engine: str, problem: AttentionProblem, runs: list[FiniteRun]) -> FinitePoint:
+    """Means over the successful repeats, with the runs themselves."""
+    records = [run.record for run in runs]
+    head = {"alpha": number(problem.alpha), "lam": number(getattr(problem.denoiser, "lam", None))}
+    head |= {"d": records[0]["d"], "n": records[0]["n"]}
+    means = average(records, FINITE_NAMES + EXTRA_NAMES[engine])
+    return FinitePoint(head | means | {"runs": records}, runs)
+
+
+def run_instances(
+    problem: AttentionProblem,
+    engines: Iterable[str],
+    settings: FiniteSettings,
+    *,
+    instance: Instance | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, FinitePoint]:
+    """Every engine on the same instances.
+
+    Args:
+        problem: target, channel, denoiser and α.
+        engines: of "amp" and "train".
+        settings: how to run.
+        instance: a user's data; by default each repeat draws its own.
+        progress: told what is about to run.
+
+    Returns:
+        A point for each engine. When both ran, each training run carries `squared_distance` = ‖S_amp − S_train‖²/d.
+    """
+    engines = tuple(engines)
+    runs: dict[str, list[FiniteRun]] = {engine: [] for engine in engines}
+    for repeat in range(settings.repeats):
+        drawn = draw_instance(problem, settings.d, settings.seed, repeat) if instance is None else instance
+        for engine in engines:
+            progress(f"{engine} repeat {repeat + 1}/{settings.repeats}")
+            runs[engine].append(run_engine(engine, problem, drawn, settings, repeat))
+        if len(engines) == 2:
+            _compare_runs(runs["amp"][-1], runs["train"][-1])
+        if not settings.keep_matrices:
+            for done in runs.values():
+                done[-1] = replace(done[-1], S=None)
+    return {engine: finite_point(engine, problem, runs[engine]) for engine in engines}
+
+
+def _compare_runs(amp: FiniteRun, trained: FiniteRun) -> None:
+    distance = math.nan
+    finished = amp.record["result"] == trained.record["result"] == SUCCESSFUL
+    if finished and amp.S is not None and trained.S is not None:
+        distance = float(((amp.S - trained.S) ** 2).sum() / len(amp.S))
+    trained.record["squared_distance"] = distance

@@ -1,0 +1,72 @@
+"""Test error of an estimate at finite d, by Monte Carlo over fresh samples."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar
+from amp_attention.data import CHUNK, generate_tokens, scores
+from amp_attention.numerics.validation import whole_number
+from amp_attention.problem import AttentionProblem, cast
+
+
+@eqx.filter_jit
+def _moments(problem, S, S0, key, count: int, size: int):
+    """Mean and standard error of the squared error over count·size samples."""
+    target, head = problem.target, problem.channel.loss.head
+    d, dtype = S.shape[0], S.dtype
+
+    def chunk_errors(key):
+        token_key, label_key = jax.random.split(key)
+        X = generate_tokens(token_key, size, head.tokens, d, dtype)
+        errors = (target.labels(label_key, scores(S0, X)) - head(scores(S, X))) ** 2
+        return jnp.sum(errors.reshape(-1, size), axis=0)
+
+    def body(carry, index):
+        # Chan's update of mean and sum of squared deviations: the naive Σx² − (Σx)² cancels in float32.
+        mean, scatter = carry
+        errors = chunk_errors(jax.random.fold_in(key, index))
+        chunk_mean = jnp.mean(errors)
+        shift = chunk_mean - mean
+        done = index.astype(dtype)
+        scatter = scatter + jnp.sum((errors - chunk_mean) ** 2) + shift**2 * size * done / (done + 1)
+        return (mean + shift / (done + 1), scatter), None
+
+    zero = jnp.zeros((), dtype)
+    (mean, scatter), _ = jax.lax.scan(body, (zero, zero), jnp.arange(count, dtype=jnp.int32))
+    total = count * size
+    return mean, jnp.sqrt(scatter / max(total - 1, 1) / total)
+
+
+def measure_test_error(
+    problem: AttentionProblem,
+    S: Float[Array, "d d"],
+    S0: Float[Array, "d d"],
+    key: PRNGKeyArray,
+    samples: int = 100_000,
+    chunk: int = CHUNK,
+) -> tuple[Scalar, Scalar]:
+    """E Σ (y − head(z(S)))² over all entries of the output, on fresh samples whose labels carry the target's noise.
+
+    Tokens are drawn chunk by chunk and never stored; memory does not grow with `samples`. Each chunk has its own key,
+    so the result depends on `chunk` as on a seed.
+
+    Args:
+        problem: target and head are read.
+        S: the estimate.
+        S0: the target matrix.
+        key: random key, independent of that of the training data.
+        samples: number of fresh samples, rounded up to whole chunks of at most `chunk`.
+        chunk: samples held at once.
+
+    Returns:
+        Mean and its standard error.
+
+    Source: theory section 2, observables; for T = 1 the mean is 2‖S − S0‖²_F/d + Δ.
+    """
+    samples, chunk = whole_number("samples", samples, 1), whole_number("chunk", chunk, 1)
+    if S.shape != S0.shape:
+        raise ValueError(f"S0 must have the shape {S.shape} of S, got {S0.shape}")
+    count = -(-samples // chunk)
+    size = -(-samples // count)
+    return _moments(cast(problem, S.dtype), S, S0.astype(S.dtype), key, count, size)

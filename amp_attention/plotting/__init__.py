@@ -1,0 +1,17 @@
+"""Figures. Nothing below imports this package, and it draws on no screen: figures are returned, or saved as files."""
+
+from amp_attention.plotting._style import (
+    COLOURS as COLOURS,
+    MARKS as MARKS,
+    describe as describe,
+    format_number as format_number,
+    render as render,
+    save as save,
+    style as style,
+)
+from amp_attention.plotting.eigenvalues import (
+    SpectrumPanel as SpectrumPanel,
+    eigenvalue_histograms as eigenvalue_histograms,
+)
+from amp_attention.plotting.learning_curves import grid_axes as grid_axes, learning_curves as learning_curves
+from amp_attention.plotting.trajectory import TrajectoryPanel as TrajectoryPanel, amp_trajectories as amp_trajectories

@@ -1,0 +1,101 @@
+r"""Free convolution of a spectral law with a semicircle: the spectrum of S0 + δZ, Z from the GOE."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from .._typing import Array, Complex, Float, Scalar, ScalarLike
+from ..numerics.validation import positive
+from . import _biane
+from ._above import Above, integrals_above
+from ._law import AbstractSpectralLaw
+from ._subordination import subordinate
+from ._tangent_overlap import tangent_overlap
+
+
+class FreeConvolution(eqx.Module):
+    r"""μ_δ = μ0 ⊞ semicircle of variance δ², the law of S0 + δZ with Z a GOE matrix (entries of variance 1/d).
+
+    Args:
+        law: μ0.
+        delta: δ, positive scalar, in the units of S0.
+
+    Source: Biane, Indiana Univ. Math. J. 46 (1997) 705; the use made of it, arXiv:2509.24914.
+    """
+
+    law: AbstractSpectralLaw
+    delta: Scalar
+
+    def __init__(self, law: AbstractSpectralLaw, delta: ScalarLike):
+        self.law = law
+        self.delta = positive("delta", delta).astype(law.dtype)
+
+    @eqx.filter_jit
+    def subordination(self, x: Float[Array, "..."]) -> Complex[Array, "..."]:
+        """Boundary point w = u + i v(u), v >= 0, with ψ(w) = w + δ²G0(w) = x.
+
+        Args:
+            x: real, any shape.
+
+        Returns:
+            Complex array of the shape of x; real values (v = 0) outside the support. Differentiable twice in x, δ
+            and the law, except at band edges, where the derivative is infinite and left out.
+        """
+        return subordinate(self.law, self.delta, jnp.asarray(x, self.law.dtype))
+
+    def density(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Density of μ_δ at x, -Im G0(w)/π."""
+        w = self.subordination(x)
+        # G0(w) = (x - w)/δ², so that Im G0 = -v/δ²: no second evaluation of the law, and never negative.
+        return w.imag / (jnp.pi * self.delta**2)
+
+    def principal_value(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """h(x) = PV ∫μ_δ(dy)/(x-y) = Re G0(w)."""
+        return self.law.cauchy(self.subordination(x)).real
+
+    @eqx.filter_jit
+    def edges(self) -> Float[Array, "M 2"]:
+        """Intervals that cover the support of μ_δ, one per component of supp μ0, ascending.
+
+        Neighbours that have merged share a common end, so that M does not depend on δ.
+        """
+        return _biane.edges(self.law, self.delta)
+
+    @eqx.filter_jit
+    def nodes(self, per_cell: int | None = None) -> tuple[Float[Array, " k"], Float[Array, " k"], Float[Array, " k"]]:
+        """Quadrature on the real axis, ∫f dμ_δ ≈ Σ weight f(x), for f smooth on the support.
+
+        Args:
+            per_cell: nodes for each component of supp μ0; by default enough for eight digits.
+
+        Returns:
+            x (ascending), weight, and the principal value h at x.
+        """
+        return _biane.nodes(self.law, self.delta, per_cell)
+
+    @eqx.filter_jit
+    def above(self, epsilon: ScalarLike) -> Above:
+        """Integrals over x > ε, see `Above`; each differentiable twice in δ, ε and the law.
+
+        rank_fraction and zero_fraction have no derivative at a band edge.
+        """
+        return integrals_above(self.law, self.delta, jnp.asarray(epsilon, self.law.dtype))
+
+    @eqx.filter_jit
+    def tangent_overlap(self, epsilon: ScalarLike) -> Scalar:
+        r"""The factor R2 of the replicon, with F the zero fraction.
+
+        $$R_2 = (1-F)^2 + 2\iint_{x>\epsilon>y} \Big(\frac{x-\epsilon}{x-y}\Big)^2 \mu_\delta(dx)\,\mu_\delta(dy)$$
+
+        It is the mean square of the derivative of X ↦ ReLU(X - ε) at S0 + δZ in a random symmetric direction, between 0
+        and 1. Differentiable in δ, ε and the law, except at band edges.
+        """
+        return tangent_overlap(self.law, self.delta, jnp.asarray(epsilon, self.law.dtype))
+
+
+def J(law: AbstractSpectralLaw, delta: ScalarLike, epsilon: ScalarLike) -> Scalar:
+    r"""$J(\delta,\epsilon) = \int_\epsilon^\infty (x-\epsilon)^2 \mu_\delta(dx)$.
+
+    ∂J/∂δ = 4δ D1 and ∂J/∂ε = -2 trace in the names of `Above`; automatic derivatives agree, to second order and in
+    every mode.
+    """
+    return FreeConvolution(law, delta).above(epsilon).J

@@ -1,0 +1,75 @@
+"""Free entropy Φ and the equations that make it stationary."""
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from amp_attention._typing import Array, Float, Scalar
+from amp_attention.channels import ChannelAverage
+from amp_attention.problem import AttentionProblem
+
+Nodes = Float[Array, "R P D"]
+
+
+class OrderParameters(eqx.Module):
+    """The six numbers of state evolution: overlaps Σ, m, q and their conjugates Σ̂, m̂, q̂."""
+
+    Sigma: Scalar
+    m: Scalar
+    q: Scalar
+    Sigma_hat: Scalar
+    m_hat: Scalar
+    q_hat: Scalar
+
+
+def state_evolution_nodes(problem: AttentionProblem, nodes: int = 4096, replicas: int = 8, seed: int = 0) -> Nodes:
+    """Integration nodes of the problem's channel: fix them once and Φ is one smooth deterministic function.
+
+    Args:
+        problem: its channel, number of tokens and dtype decide the nodes.
+        nodes: total number of points, rounded up to a power of two per replica.
+        replicas: independent scrambles behind each standard error, ≥ 2 for error bars.
+        seed: of the scrambles.
+
+    Returns:
+        Array (replicas, points, D) in the problem's dtype.
+    """
+    return jnp.asarray(problem.channel.nodes(problem.target, nodes, replicas, seed), problem.alpha.dtype)
+
+
+def conjugates(alpha: Scalar, d_Sigma: Array, d_m: Array, d_q: Array) -> tuple[Array, Array, Array]:
+    """Σ̂ = 4α ∂M/∂q, m̂ = −2α ∂M/∂m, q̂ = −4α ∂M/∂Σ."""
+    return 4 * alpha * d_q, -2 * alpha * d_m, -4 * alpha * d_Sigma
+
+
+def channel_equations(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> Float[Array, "3"]:
+    """(Σ̂, m̂, q̂) of the overlaps (Σ, m, q)."""
+    gradient = problem.channel.gradient(problem.target, *overlaps, nodes)
+    return jnp.stack([jnp.mean(x) for x in conjugates(problem.alpha, *gradient)])
+
+
+def prior_equations(problem: AttentionProblem, hats: Float[Array, "3"]) -> Float[Array, "3"]:
+    """(Σ, m, q) of the conjugates (Σ̂, m̂, q̂)."""
+    return jnp.stack(problem.denoiser.moments(problem.target.law, *hats))
+
+
+def update(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> Float[Array, "3"]:
+    """One plain step of state evolution, channel then prior: its fixed points are the stationary points of Φ."""
+    return prior_equations(problem, channel_equations(problem, overlaps, nodes))
+
+
+def legendre_coupling(order: OrderParameters) -> Scalar:
+    """(q̂Σ + 2m̂m − Σ̂q)/4."""
+    return (order.q_hat * order.Sigma + 2 * order.m_hat * order.m - order.Sigma_hat * order.q) / 4
+
+
+def free_entropy(problem: AttentionProblem, order: OrderParameters, nodes: Nodes) -> Scalar:
+    """Φ(Σ,m,q,Σ̂,m̂,q̂) = (q̂Σ + 2m̂m − Σ̂q)/4 + α M(Σ,m,q) + prior potential.
+
+    Differentiable in the order parameters and in every number of the problem; at its stationary point it equals the
+    training objective d⁻²L.
+
+    Source: arXiv:2509.24914; theory section 2.
+    """
+    average: ChannelAverage = problem.channel.average(problem.target, order.Sigma, order.m, order.q, nodes)
+    prior = problem.denoiser.potential(problem.target.law, order.Sigma_hat, order.m_hat, order.q_hat)
+    return legendre_coupling(order) + problem.alpha * jnp.mean(average.potential) + prior

@@ -1,0 +1,159 @@
+"""Fixed points of a map by Newton's method, with damped iteration wherever Newton does not help."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from amp_attention._solution import RESULTS
+from amp_attention._typing import Array, Bool, Float, Int, Scalar
+
+_MOST_DAMPING = 0.99
+_MOST_INVALID = 20
+
+
+class FixedPointState(eqx.Module):
+    """State of `SafeguardedNewton`.
+
+    Attributes:
+        y: the last accepted point.
+        step: F(y) − y there.
+        jacobian: of F(y) − y there.
+        norm: max |F(y) − y| there, the merit of a point.
+        best: the smallest norm seen.
+        residual: the residual that convergence is judged by.
+        candidate: the point to evaluate next.
+        newton: whether the candidate is a Newton step (else a damped step of F, or the start).
+        damping: weight of the old iterate in damped steps.
+        rejected: Newton steps rejected so far.
+        wait: damped steps to take before the next Newton step.
+        evaluations: calls of F so far.
+        invalid: damped candidates in a row at which F was not finite.
+    """
+
+    y: Float[Array, " N"]
+    step: Float[Array, " N"]
+    jacobian: Float[Array, "N N"]
+    norm: Scalar
+    best: Scalar
+    residual: Scalar
+    candidate: Float[Array, " N"]
+    newton: Bool[Array, ""]
+    damping: Scalar
+    rejected: Int[Array, ""]
+    wait: Int[Array, ""]
+    evaluations: Int[Array, ""]
+    invalid: Int[Array, ""]
+
+
+class SafeguardedNewton(eqx.Module):
+    """Solver of F(y) = y: init / step / terminate.
+
+    Each step evaluates F and its Jacobian at one candidate. After `warmup` damped steps, Newton candidates
+    y − (∂F − 1)⁻¹(F − y), no longer than `radius`, are accepted if they shrink max |F − y|, and after the first
+    rejection only if they halve the smallest one seen. The k-th rejection is followed by 2^min(k, 4) damped steps,
+    always accepted: the solver converges wherever damped iteration does, and Newton steps can only shorten it. Damping
+    rises when a damped step is not finite, or overshoots: F(y) − y turns round and grows.
+
+    Args:
+        tolerance: on the residual of the undamped map.
+        max_steps: most evaluations of F.
+        damping: weight of the OLD iterate in damped steps; 0 is the plain map.
+        warmup: damped steps before the first Newton step.
+        radius: longest Newton step, per coordinate.
+    """
+
+    tolerance: Scalar
+    max_steps: Int[Array, ""]
+    damping: Scalar
+    warmup: Int[Array, ""]
+    radius: float = 1.0
+
+    def init(self, y: Float[Array, " N"]) -> FixedPointState:
+        """Before the first evaluation, at the start y."""
+        infinite = jnp.asarray(jnp.inf, y.dtype)
+        return FixedPointState(
+            y=y,
+            step=jnp.zeros_like(y),
+            jacobian=-jnp.eye(y.shape[0], dtype=y.dtype),
+            norm=infinite,
+            best=infinite,
+            residual=infinite,
+            candidate=y,
+            newton=jnp.asarray(False),
+            damping=self.damping,
+            rejected=jnp.int32(0),
+            wait=self.warmup,
+            evaluations=jnp.int32(0),
+            invalid=jnp.int32(0),
+        )
+
+    def step(self, function: Callable, mix: Callable, state: FixedPointState) -> FixedPointState:
+        """Evaluate F at the candidate, accept it or not, and choose the next candidate.
+
+        `function(y)` returns F(y), the residual to judge convergence by, and whether to jump to F(y) next;
+        `mix(y, F(y), damping)` is the damped step.
+        """
+
+        def displacement(y):
+            image, residual, jump = function(y)
+            return image - y, (image - y, residual, jump)
+
+        jacobian, (step, residual, jump) = jax.jacfwd(displacement, has_aux=True)(state.candidate)
+        norm = jnp.max(jnp.abs(step))
+        finite = jnp.isfinite(norm)
+        limit = jnp.where(state.rejected == 0, 0.9, 0.5) * state.best
+        accept = finite & (~state.newton | (norm < limit))
+
+        def keep(new, old):
+            return jnp.where(accept, new, old)
+
+        failed = ~finite & ~state.newton
+        overshot = accept & ~state.newton & (norm > state.norm) & (jnp.dot(step, state.step) < 0)
+        damping = jnp.where(overshot | failed, jnp.minimum(0.5 + state.damping / 2, _MOST_DAMPING), state.damping)
+        refused = state.newton & ~accept
+        rejected = jnp.where(refused, state.rejected + 1, state.rejected)
+        wait = jnp.where(refused, 2 ** jnp.minimum(rejected, 4), jnp.maximum(state.wait - 1, 0))
+
+        y, step, jacobian = keep(state.candidate, state.y), keep(step, state.step), keep(jacobian, state.jacobian)
+        newton_step = -jnp.linalg.solve(jacobian, step)
+        length = jnp.max(jnp.abs(newton_step))
+        newton_step = newton_step * jnp.minimum(1, self.radius / jnp.maximum(length, self.radius))
+        newton = accept & (wait == 0) & ~jump & jnp.all(jnp.isfinite(newton_step))
+        damped = mix(y, y + step, jnp.where(jump & accept, jnp.zeros_like(damping), damping))
+        return FixedPointState(
+            y=y,
+            step=step,
+            jacobian=jacobian,
+            norm=keep(norm, state.norm),
+            best=jnp.where(accept, jnp.minimum(norm, state.best), state.best),
+            residual=keep(residual, state.residual),
+            candidate=jnp.where(newton, y + newton_step, damped),
+            newton=newton,
+            damping=damping,
+            rejected=rejected,
+            wait=wait,
+            evaluations=state.evaluations + 1,
+            invalid=jnp.where(failed, state.invalid + 1, jnp.where(finite, 0, state.invalid)),
+        )
+
+    def terminate(self, state: FixedPointState) -> tuple[Bool[Array, ""], RESULTS]:
+        """Whether to stop, and how the run then ended."""
+        converged = state.residual <= self.tolerance
+        lost = state.invalid > _MOST_INVALID
+        out = state.evaluations >= self.max_steps
+        result = RESULTS.where(lost, RESULTS.left_domain, RESULTS.max_steps_reached)
+        return converged | lost | out, RESULTS.where(converged, RESULTS.successful, result)
+
+
+def solve_fixed_point(
+    function: Callable, mix: Callable, start: Float[Array, " N"], solver: SafeguardedNewton
+) -> tuple[FixedPointState, RESULTS]:
+    """Run the solver to its end."""
+    state = jax.lax.while_loop(
+        lambda state: ~solver.terminate(state)[0],
+        lambda state: solver.step(function, mix, state),
+        solver.init(start),
+    )
+    return state, solver.terminate(state)[1]
