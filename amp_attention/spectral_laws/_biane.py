@@ -43,7 +43,7 @@ def cells(law: AbstractSpectralLaw, delta: Scalar) -> tuple[Float[Array, " M"], 
 
 
 def height(law: AbstractSpectralLaw, delta: Scalar, u: Float[Array, "..."]) -> Float[Array, "..."]:
-    """v(u) by bisection on (0, δ], then two Newton steps in log v that give it its derivatives."""
+    """v(u) by bisection on (0, δ], then two Newton steps that give it its derivatives."""
     fixed_law, fixed_delta, fixed_u = jax.lax.stop_gradient((law, delta, u))
 
     def excess(law, delta, u, v):

@@ -5,6 +5,7 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from .._typing import Array, Complex, Float, PRNGKeyArray, Scalar
 
@@ -19,7 +20,7 @@ def as_float(value, dtype=None) -> Float[Array, "..."]:
 
 def is_concrete(value) -> bool:
     """False under a transformation, where a value cannot be looked at and checks are skipped."""
-    return not isinstance(value, jax.core.Tracer)
+    return not isinstance(value, Tracer)
 
 
 def symmetric_from_spectrum(key: PRNGKeyArray, eigenvalues: Float[Array, " d"]) -> Float[Array, "d d"]:

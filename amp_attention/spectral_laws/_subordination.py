@@ -32,9 +32,12 @@ def psi_pair(law: AbstractSpectralLaw, delta: Scalar, w: Complex[Array, "..."]):
 
 
 def _divide(change: Complex[Array, "..."], slope: Complex[Array, "..."], smallest: float) -> Complex[Array, "..."]:
-    """change/slope, or zero where |slope|² <= `smallest` or is not finite: at band edges and at ends of supp μ0."""
+    """change/slope, or zero where |slope|² <= `smallest` or is not finite: at band edges and at ends of supp μ0.
+
+    Linear in `change`, as the rule of derivatives below needs.
+    """
     square = slope.real**2 + slope.imag**2
-    usable = (square > smallest) & jnp.isfinite(square) & jnp.isfinite(change.real) & jnp.isfinite(change.imag)
+    usable = (square > smallest) & jnp.isfinite(square)
     quotient = change * reciprocal(jnp.where(usable, slope, jnp.ones_like(slope)))
     return jnp.where(usable, quotient, jnp.zeros_like(quotient))
 
@@ -42,15 +45,16 @@ def _divide(change: Complex[Array, "..."], slope: Complex[Array, "..."], smalles
 def _newton(law, delta, w, z):
     """One guarded Newton step for ψ(w) = z: the half plane is never left, a vanishing slope moves nothing."""
     value, slope = psi_pair(law, delta, w)
-    new = w - _divide(value - z, slope, jnp.finfo(delta.dtype).eps ** 2)
+    new = w - _divide(value - z, slope, float(jnp.finfo(delta.dtype).eps) ** 2)
     return jax.lax.complex(new.real, jnp.where(new.imag >= 0, new.imag, w.imag / 2))
 
 
 def descend(law: AbstractSpectralLaw, delta: Scalar, z: Complex[Array, "..."]) -> Complex[Array, "..."]:
     """Solve ψ(w) = z for Im z >= 0 by continuation from far above, halving the height; carries no derivative.
 
-    Every level lies in the disc of univalence of the one above, so that Newton's method cannot jump to a wrong
-    root, whatever the law. At a band edge, where ψ' = 0, the result is accurate to √eps, which is all x determines.
+    Every level lies in the disc of univalence of the one above, which keeps Newton's method from jumping to a wrong
+    root: tested from δ = 1e-3 to 10 times the scale of the law, in gaps, and at distances down to 1e-12 from edges.
+    At a band edge, where ψ' = 0, the result is accurate to √eps, which is all x determines.
     """
     law, delta, z = jax.lax.stop_gradient((law, delta, z))
     left, right = law.components()
@@ -79,9 +83,8 @@ def follow(
         value = _newton(law, delta, value, z)
         return value, value
 
-    return jax.lax.scan(move, w, jnp.repeat(path, _STEPS_PER_LEVEL, axis=0))[1][
-        _STEPS_PER_LEVEL - 1 :: _STEPS_PER_LEVEL
-    ]
+    _, roots = jax.lax.scan(move, w, jnp.repeat(path, _STEPS_PER_LEVEL, axis=0))
+    return roots[_STEPS_PER_LEVEL - 1 :: _STEPS_PER_LEVEL]
 
 
 @eqx.filter_custom_jvp
@@ -99,21 +102,24 @@ def _implicit_jvp(primals, tangents):
     law_dot, delta_dot, z_dot, _ = tangents
     # Through `implicit` again, so that derivatives of this rule are right as well.
     w = implicit(law, delta, z, solution)
-    if law_dot is None and delta_dot is None:
+    if not jax.tree.leaves((law_dot, delta_dot)):
         moved = jnp.zeros_like(w)
     else:
         moved = eqx.filter_jvp(lambda a, b: psi(a, b, w), (law, delta), (law_dot, delta_dot))[1]
     slope = psi_pair(law, delta, w)[1]
-    return w, _divide(-moved if z_dot is None else z_dot - moved, slope, jnp.finfo(delta.dtype).eps)
+    return w, _divide(-moved if z_dot is None else z_dot - moved, slope, float(jnp.finfo(delta.dtype).eps))
 
 
 def subordinate(law: AbstractSpectralLaw, delta: Scalar, x: Float[Array, "..."]) -> Complex[Array, "..."]:
     """Boundary point w = u + i v, v >= 0, with ψ(w) = x for real x; differentiable away from band edges."""
     z = as_complex(x)
     w = descend(law, delta, z)
-    # Outside the support rounding leaves a trace of v; ψ' > 0 on the real axis tells that it is one.
+    # Outside the support rounding leaves a trace of v; ψ' > 0 on the real axis tells that it is one. Within a
+    # component of supp μ0, v = O(δ²) can be as small and is real.
     trace = w.imag <= 100 * jnp.finfo(x.dtype).eps * (jnp.abs(w.real) + delta)
-    outside = trace & (psi_pair(law, delta, w)[1].real > 0)
+    left, right = (end.reshape((1,) * w.ndim + (-1,)) for end in law.components())
+    within = jnp.any((left <= w.real[..., None]) & (w.real[..., None] <= right), axis=-1)
+    outside = trace & ~within & (psi_pair(law, delta, w)[1].real > 0)
     return implicit(law, delta, z, jax.lax.complex(w.real, jnp.where(outside, jnp.zeros_like(w.imag), w.imag)))
 
 

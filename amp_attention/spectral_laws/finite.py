@@ -1,7 +1,5 @@
 """A finite list of eigenvalues: power laws, measured spectra."""
 
-from typing import Self
-
 import jax
 import jax.numpy as jnp
 
@@ -40,7 +38,7 @@ class FiniteLaw(AbstractSpectralLaw):
         self.weights = masses[order] / jnp.sum(masses)
 
     @classmethod
-    def power_law(cls, gamma, d: int, normalise: bool = False) -> Self:
+    def power_law(cls, gamma, d: int, normalise: bool = False) -> "FiniteLaw":
         """s_i = √d i^-γ, i = 1..d, differentiable in γ.
 
         Args:

@@ -21,9 +21,8 @@ def default_tolerance(dtype) -> float:
 
 
 def uninformed_start(problem: AttentionProblem) -> Float[Array, "3"]:
-    """(Σ, m, q) = (1, 1/2, 1) in units of Q0."""
-    Q0 = problem.target.Q0
-    return jnp.stack([jnp.ones_like(Q0), Q0 / 2, Q0])
+    """(Σ, m, q) = 0: S = 0, where AMP starts."""
+    return jnp.zeros(3, problem.alpha.dtype)
 
 
 def informed_start(problem: AttentionProblem) -> Float[Array, "3"]:
@@ -44,13 +43,13 @@ def solve_state_evolution(
     """Solve Φ's stationarity equations for one problem.
 
     Unknowns (Σ, m, q) of x = F(x), F the channel then the prior equations; safeguarded Newton steps whose Jacobian
-    comes with the same pass over the nodes, damped steps of F where Newton does not help. Compiled once for all problems
-    of the same shapes; works under `vmap`.
+    comes with the same pass over the nodes, damped steps of F where Newton does not help. Compiled once for all
+    problems of the same shapes; works under `vmap`.
 
     Args:
         problem: the problem; λ̃ > 0, or λ̃ = 0 above the interpolation threshold.
         nodes: from `state_evolution_nodes`.
-        start: a previous solution's value (continuation) or (Σ, m, q); by default (1, Q0/2, Q0).
+        start: a previous solution's value (continuation) or (Σ, m, q); by default 0, AMP's own start S = 0.
         tolerance: on the residual max |F(x) − x|/(1 + |x|) of the undamped map; 1e-8 in float64, 1e-5 in float32.
         max_steps: most channel evaluations.
         damping: weight of the OLD iterate in damped steps, in [0, 1); 0.5 by default.

@@ -118,6 +118,26 @@ def test_density_is_zero_exactly_outside_the_bands(case):
     assert jnp.all(convolution.density(jnp.asarray(inside)) > 0)
 
 
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_little_noise_leaves_the_density_of_the_teacher(delta):
+    case = GAP[0]
+    x = np.array([0.7, 1.5, 3.0])
+    np.testing.assert_allclose(FreeConvolution(case.law, delta).density(jnp.asarray(x)), case.density(x), rtol=1e-6)
+    result = above(case.law, delta, 1.5)
+    np.testing.assert_allclose(result.error, above(case.law, 1e-3, 1.5).error, rtol=1e-4)
+    np.testing.assert_allclose(
+        result.J, case.moments[2] - 2 * 1.5 * case.moments[1] + 2.25 - _below(case, 1.5), rtol=1e-7
+    )
+
+
+def _below(case, cut):
+    """∫_{x<cut} (x-cut)² μ0 of a law with an atom at zero and a bulk."""
+    left = float(case.law.components()[0][1])
+    t, weight = np.polynomial.legendre.leggauss(200)
+    x = left + (cut - left) * ((t + 1) / 2) ** 2
+    return case.atom * cut**2 + np.sum(weight * (cut - left) * (t + 1) / 2 * case.density(x) * (x - cut) ** 2)
+
+
 def test_two_atoms_merge_when_delta_reaches_one():
     # mean of 1/(u-x)² over ±1 has its minimum 1 at u = 0
     law = FiniteLaw([-1.0, 1.0])
@@ -500,3 +520,11 @@ def test_single_precision(case):
 def test_delta_must_be_positive(delta):
     with pytest.raises(ValueError, match=r"^delta must "):
         FreeConvolution(MarchenkoPastur(0.5), delta)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradient_in_the_threshold_alone(jit):
+    law = MarchenkoPastur(0.5)
+    slope = jax.grad(lambda epsilon: J(law, 0.5, epsilon))
+    expected = -2 * FreeConvolution(law, 0.5).above(0.25).trace
+    np.testing.assert_allclose((jax.jit(slope) if jit else slope)(jnp.asarray(0.25)), expected, rtol=1e-10)
