@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar
-from amp_attention.channels import AbstractLoss
+from amp_attention.channels import AbstractLoss, ERMChannel
 from amp_attention.data import Data, adjoint, fold_chunks, scores
 from amp_attention.denoisers import AbstractDenoiser
 from amp_attention.problem import AttentionProblem
@@ -85,6 +85,10 @@ def training_objective(problem: AttentionProblem, S: Float[Array, "d d"], data: 
 
     Source: theory section 1.
     """
+    if not isinstance(problem.channel, ERMChannel):
+        raise TypeError(
+            f"channel must be an ERMChannel to have a training objective, got {type(problem.channel).__name__}"
+        )
     return training_loss(problem.channel.loss, S, data) + problem.denoiser.objective(S)
 
 

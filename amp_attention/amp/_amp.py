@@ -1,6 +1,7 @@
 """Matrix AMP for one instance: init, step, terminate."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -36,7 +37,7 @@ class AMPState(eqx.Module):
     g: Float[Array, "K n"]
     z: Float[Array, "K n"]
     Gamma: Scalar
-    control: eqx.Module
+    control: Any
 
 
 class AMPInfo(eqx.Module):

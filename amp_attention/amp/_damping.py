@@ -1,10 +1,11 @@
 """When and how much to damp. `damping` is the weight of the OLD iterate: 0 is the plain step."""
 
 import abc
+from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from amp_attention._typing import Array, Float, Int, Scalar, ScalarLike
 from amp_attention.numerics.validation import non_negative
@@ -21,11 +22,11 @@ class AbstractDamping(eqx.Module):
     """A rule for the damping, fed the residual of the undamped map at every step."""
 
     @abc.abstractmethod
-    def init(self, S: Float[Array, "d d"]):
+    def init(self, S: Float[Array, "d d"]) -> Any:
         """The rule's state; it has an attribute `damping`."""
 
     @abc.abstractmethod
-    def update(self, state, residual: Scalar, change: Float[Array, "d d"]):
+    def update(self, state: Any, residual: Scalar, change: Float[Array, "d d"]) -> Any:
         """The state for the next step, given the undamped residual and the undamped change of S."""
 
 
@@ -46,14 +47,14 @@ class FixedDamping(AbstractDamping):
 
     def __init__(self, damping: ScalarLike):
         self.damping = non_negative("damping", damping)
-        if not isinstance(self.damping, jax.core.Tracer) and self.damping >= 1:
+        if not isinstance(self.damping, Tracer) and self.damping >= 1:
             raise ValueError(f"damping must be >= 0 and < 1, got {damping}")
 
-    def init(self, S):
+    def init(self, S: Float[Array, "d d"]) -> FixedState:
         """The constant."""
         return FixedState(self.damping.astype(S.dtype))
 
-    def update(self, state, residual, change):
+    def update(self, state: FixedState, residual: Scalar, change: Float[Array, "d d"]) -> FixedState:
         """Unchanged."""
         return state
 
@@ -87,12 +88,12 @@ class AutomaticDamping(AbstractDamping):
     all raises the damping too, except where all changes point the same way: there damping would only slow the drift.
     """
 
-    def init(self, S):
+    def init(self, S: Float[Array, "d d"]) -> AutomaticState:
         """No damping."""
         infinity, zero = jnp.asarray(jnp.inf, S.dtype), jnp.zeros((), S.dtype)
         return AutomaticState(zero, infinity, infinity, zero, jnp.int32(0), jnp.zeros_like(S))
 
-    def update(self, state, residual, change):
+    def update(self, state: AutomaticState, residual: Scalar, change: Float[Array, "d d"]) -> AutomaticState:
         """Count the step; decide at the end of a window."""
         norms = jnp.sqrt(jnp.sum(change**2) * jnp.sum(state.change**2))
         cosine = jnp.where(norms > 0, jnp.sum(change * state.change) / jnp.where(norms > 0, norms, 1), 0)

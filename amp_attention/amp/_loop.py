@@ -167,7 +167,7 @@ def solve_amp(
     Raises:
         ValueError: for arguments out of range or of mismatched shapes.
     """
-    check_fits(problem, data, S0=S0, start=getattr(start, "S", start))
+    check_fits(problem, data, S0=S0, start=start.S if isinstance(start, AMPState) else start)
     dtype = data.X.dtype
     problem, solver = cast(problem, dtype), AMP(tolerance, damping)
     # One structure of arguments whatever was given, hence one compilation: without S0 all its overlaps are NaN.

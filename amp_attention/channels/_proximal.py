@@ -4,7 +4,7 @@ Written with Σℓ rather than ℓ/(2Σ)-scaled terms so that Σ = 0, where rank
 ordinary point: there z = ω.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -52,10 +52,11 @@ def damped_newton() -> optax.GradientTransformationExtraArgs:
     `update` takes the keyword arguments `value` (n,), `value_fn` and `hessian` (K, K, n).
     """
 
-    def init(params: Float[Array, "K n"]) -> NewtonState:
+    def init(params: Any) -> Any:
         return NewtonState(jnp.zeros_like(params[0]))
 
-    def update(updates, state, params, *, value, value_fn, hessian, **_):
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        value, value_fn, hessian = extra["value"], extra["value_fn"], extra["hessian"]
         shifted = hessian + state.shift[None, None] * jnp.eye(params.shape[0], dtype=params.dtype)[..., None]
         step, pivot = solve_symmetric(shifted, -updates[:, None])
         step = step[:, 0]
@@ -86,9 +87,8 @@ def _newton_minimise(problem: _Proximal, start: Float[Array, "K n"]) -> tuple[Ar
     def body(carry):
         z, state, steps, alive = carry
         gradient = problem.gradient(z)
-        updates, new_state = optimizer.update(
-            gradient, state, z, value=problem.value(z), value_fn=problem.value, hessian=problem.hessian(z)
-        )
+        arguments = {"value": problem.value(z), "value_fn": problem.value, "hessian": problem.hessian(z)}
+        updates, new_state = cast(tuple[Array, NewtonState], optimizer.update(gradient, state, z, **arguments))
         updates = jnp.where(alive, updates, jnp.zeros_like(updates))
         rejected = jnp.max(jnp.abs(updates), axis=0) == 0
         # A rejected step says nothing about convergence unless the shift has already made it negligible.

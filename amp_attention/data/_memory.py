@@ -1,6 +1,7 @@
 """Memory a problem needs, estimated before anything is allocated."""
 
 import os
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ from amp_attention.data._chunks import CHUNK
 from amp_attention.numerics.packing import packed_size
 
 
-def estimated_memory(n: int, tokens: int, d: int, dtype=np.float64) -> int:
+def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64) -> int:
     """Bytes that data and solver hold at their peak, from shapes alone.
 
     Two and a half times the n T d tokens (drawing them needs random bits beside the result; measured), labels and their
@@ -48,7 +49,7 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(n: int, tokens: int, d: int, dtype=np.float64, *, available: int | None = None) -> None:
+def check_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, available: int | None = None) -> None:
     """Refuse a problem that does not fit, before allocating any of it.
 
     Args:

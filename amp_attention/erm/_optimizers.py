@@ -1,6 +1,7 @@
 """The one place where an optax optimiser is run on the weights."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -62,10 +63,10 @@ def _minimise(value_fn, params, optimizer, stop, max_steps):
     dtype = params.dtype
     state = optimizer.init(params)
     searches = all(optax.tree_utils.tree_get(state, name) is not None for name in ("value", "grad"))
-    evaluate = optax.value_and_grad_from_state(value_fn) if searches else None
+    remembered, fresh = optax.value_and_grad_from_state(value_fn), jax.value_and_grad(value_fn)
 
-    def value_and_grad(params, state):
-        return evaluate(params, state=state) if searches else jax.value_and_grad(value_fn)(params)
+    def value_and_grad(params, state) -> tuple[Any, Any]:
+        return remembered(params, state=state) if searches else fresh(params)
 
     def going(carry):
         _, _, minimum = carry

@@ -7,7 +7,14 @@ from typing import Any
 from amp_attention.experiments._records import SUCCESSFUL, THEORY_NAMES, guarded, number, numbers, outcome
 from amp_attention.experiments._timing import timed
 from amp_attention.problem import AttentionProblem
-from amp_attention.state_evolution import informed_start, solve_lowest, state_evolution_nodes, uninformed_start
+from amp_attention.state_evolution import (
+    informed_start,
+    interpolates,
+    solve_interpolator,
+    solve_lowest,
+    state_evolution_nodes,
+    uninformed_start,
+)
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,9 @@ class TheorySweep:
         options: dict[str, Any] = {"tolerance": settings.tolerance, "damping": settings.damping}
         if settings.max_iterations is not None:
             options["max_steps"] = settings.max_iterations
-        first = uninformed_start(problem) if self._previous is None else self._previous.overlaps
+        if interpolates(problem):
+            return solve_interpolator(problem, nodes)
+        first = uninformed_start(problem) if self._previous is None else self._previous
         solution = solve_lowest(problem, nodes, starts=[first, informed_start(problem)], **options)
         if outcome(solution)["result"] == SUCCESSFUL:
             self._previous = solution.value

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from .._typing import Array, Float
+from amp_attention._typing import Array, Float
 
 
 @lru_cache(maxsize=64)

@@ -5,15 +5,15 @@ Values are checked when they are concrete; a tracer passes, since its value is n
 
 import operator
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from amp_attention._typing import Array, Float, ScalarLike
 
 
 def _is_concrete(value) -> bool:
-    return not isinstance(value, jax.core.Tracer)
+    return not isinstance(value, Tracer)
 
 
 def _scalar(name: str, value: ScalarLike, allowed: str, accept) -> Float[Array, ""]:

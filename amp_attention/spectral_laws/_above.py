@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Float, Scalar, ScalarLike
-from ._complex import as_complex, scaled
-from ._contour import HalfLines, half_lines
-from ._law import AbstractSpectralLaw
-from ._subordination import subordinate
+from amp_attention._typing import Array, Float, Scalar, ScalarLike
+from amp_attention.spectral_laws._complex import as_complex, scaled
+from amp_attention.spectral_laws._contour import HalfLines, half_lines
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._subordination import subordinate
 
 
 class Above(eqx.Module):

@@ -9,12 +9,12 @@ splits the support of μ_δ exactly if its minimum lies below 1/δ²: the number
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Float, Scalar
-from ..numerics.quadrature import tanh_sinh
-from ._bisection import bisect
-from ._complex import as_complex, scaled
-from ._law import AbstractSpectralLaw
-from ._subordination import outer_turning_points
+from amp_attention._typing import Array, Float, Scalar
+from amp_attention.numerics.bisection import bisect
+from amp_attention.numerics.quadrature import tanh_sinh
+from amp_attention.spectral_laws._complex import as_complex, scaled
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._subordination import outer_turning_points
 
 
 def _phi(law: AbstractSpectralLaw, u: Float[Array, "..."]) -> Float[Array, "..."]:

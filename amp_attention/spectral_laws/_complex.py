@@ -7,7 +7,7 @@ of compilation on CPUs; here numbers are of moderate size and Im z >= 0.
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float
+from amp_attention._typing import Array, Complex, Float
 
 
 def as_complex(value: Float[Array, "..."]) -> Complex[Array, "..."]:

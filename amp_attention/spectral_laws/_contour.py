@@ -14,11 +14,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Bool, Complex, Float, Scalar
-from ..numerics.quadrature import gauss_legendre
-from ._complex import as_complex, modulus, scaled
-from ._law import AbstractSpectralLaw
-from ._subordination import outer_turning_points
+from amp_attention._typing import Array, Bool, Complex, Float, Scalar
+from amp_attention.numerics.quadrature import gauss_legendre
+from amp_attention.spectral_laws._complex import as_complex, modulus, scaled
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._subordination import outer_turning_points
 
 NODES_PER_LEG = 96
 # The logarithmic grading begins at this fraction of the distance to the nearest singularity (measured: square-root

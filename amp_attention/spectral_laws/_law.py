@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from .._typing import Array, Complex, Float, PRNGKeyArray, Scalar
+from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
 
 
 def as_float(value, dtype=None) -> Float[Array, "..."]:

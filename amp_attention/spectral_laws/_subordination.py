@@ -9,10 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, Scalar
-from ._bisection import bisect
-from ._complex import as_complex, reciprocal, scaled
-from ._law import AbstractSpectralLaw
+from amp_attention._typing import Array, Complex, Float, Scalar
+from amp_attention.numerics.bisection import bisect
+from amp_attention.spectral_laws._complex import as_complex, reciprocal, scaled
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
 
 # Newton steps after each move of the continuation and at its end. The move halves the height, where an univalent
 # map can be as curved as Koebe's function; three steps then stay in the basin with room to spare.

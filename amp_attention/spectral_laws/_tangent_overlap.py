@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, Scalar
-from ._above import contour_parts
-from ._complex import as_complex, reciprocal, scaled
-from ._contour import finest_scale, graded, half_lines, segment
-from ._law import AbstractSpectralLaw
-from ._subordination import descend, follow, implicit, psi, subordinate
+from amp_attention._typing import Array, Complex, Float, Scalar
+from amp_attention.spectral_laws._above import contour_parts
+from amp_attention.spectral_laws._complex import as_complex, reciprocal, scaled
+from amp_attention.spectral_laws._contour import finest_scale, graded, half_lines, segment
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._subordination import descend, follow, implicit, psi, subordinate
 
 NODES_ON_RAY = 160
 _NODES_ON_LEG = 64

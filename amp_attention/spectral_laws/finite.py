@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, PRNGKeyArray, Scalar
-from ..numerics.validation import whole_number
-from ._law import AbstractSpectralLaw, as_float, is_concrete, symmetric_from_spectrum
+from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
+from amp_attention.numerics.validation import whole_number
+from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float, is_concrete, symmetric_from_spectrum
 
 
 class FiniteLaw(AbstractSpectralLaw):

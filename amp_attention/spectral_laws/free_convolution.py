@@ -3,13 +3,13 @@ r"""Free convolution of a spectral law with a semicircle: the spectrum of S0 + Î
 import equinox as eqx
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, Scalar, ScalarLike
-from ..numerics.validation import positive
-from . import _biane
-from ._above import Above, integrals_above
-from ._law import AbstractSpectralLaw
-from ._subordination import subordinate
-from ._tangent_overlap import tangent_overlap
+from amp_attention._typing import Array, Complex, Float, Scalar, ScalarLike
+from amp_attention.numerics.validation import positive
+from amp_attention.spectral_laws import _biane
+from amp_attention.spectral_laws._above import Above, integrals_above
+from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._subordination import subordinate
+from amp_attention.spectral_laws._tangent_overlap import tangent_overlap
 
 
 class FreeConvolution(eqx.Module):

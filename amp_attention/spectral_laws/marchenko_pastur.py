@@ -5,11 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, PRNGKeyArray, Scalar
-from ..numerics.validation import positive
-from ._bisection import bisect
-from ._complex import as_complex, reciprocal, root, scaled
-from ._law import AbstractSpectralLaw, as_float, is_concrete
+from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
+from amp_attention.numerics.bisection import bisect
+from amp_attention.numerics.validation import positive
+from amp_attention.spectral_laws._complex import as_complex, reciprocal, root, scaled
+from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float, is_concrete
 
 
 class MarchenkoPastur(AbstractSpectralLaw):

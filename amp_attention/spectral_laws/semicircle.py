@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Complex, Float, PRNGKeyArray, Scalar
-from ..numerics.validation import positive
-from ._bisection import bisect
-from ._complex import as_complex, reciprocal, root
-from ._law import AbstractSpectralLaw, as_float
+from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
+from amp_attention.numerics.bisection import bisect
+from amp_attention.numerics.validation import positive
+from amp_attention.spectral_laws._complex import as_complex, reciprocal, root
+from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float
 
 
 class Semicircle(AbstractSpectralLaw):

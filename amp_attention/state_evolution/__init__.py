@@ -9,6 +9,11 @@ from amp_attention.state_evolution._equations import (
     update as update,
 )
 from amp_attention.state_evolution._fixed_point import FixedPoint as FixedPoint
+from amp_attention.state_evolution._interpolation import (
+    interpolates as interpolates,
+    interpolation_threshold as interpolation_threshold,
+    solve_interpolator as solve_interpolator,
+)
 from amp_attention.state_evolution._newton import SafeguardedNewton as SafeguardedNewton
 from amp_attention.state_evolution._solver import (
     informed_start as informed_start,

@@ -43,7 +43,8 @@ def conjugates(alpha: Scalar, d_Sigma: Array, d_m: Array, d_q: Array) -> tuple[A
 
 def channel_equations(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> Float[Array, "3"]:
     """(Σ̂, m̂, q̂) of the overlaps (Σ, m, q)."""
-    gradient = problem.channel.gradient(problem.target, *overlaps, nodes)
+    Sigma, m, q = overlaps
+    gradient = problem.channel.gradient(problem.target, Sigma, m, q, nodes)
     return jnp.stack([jnp.mean(x) for x in conjugates(problem.alpha, *gradient)])
 
 

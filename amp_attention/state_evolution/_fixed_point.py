@@ -64,6 +64,13 @@ class FixedPoint(eqx.Module):
         return self.replicon < 1
 
     @property
+    def errors(self) -> "FixedPoint":
+        """`standard_error`, of a point that has one."""
+        if self.standard_error is None:
+            raise ValueError("standard_error must be present, got None: these are themselves standard errors")
+        return self.standard_error
+
+    @property
     def overlaps(self) -> Float[Array, "3"]:
         """(Σ, m, q), what the solver iterates."""
         return jnp.stack([self.Sigma, self.m, self.q])
@@ -79,7 +86,8 @@ def _report(
 ) -> FixedPoint:
     """Every observable of a fixed point from its overlaps and the averages of channel and denoiser; no error bars."""
     alpha = problem.alpha
-    order = OrderParameters(*overlaps, *_conjugates(problem, average))
+    Sigma_hat, m_hat, q_hat = _conjugates(problem, average)
+    order = OrderParameters(overlaps[0], overlaps[1], overlaps[2], Sigma_hat, m_hat, q_hat)
     train_error = alpha * average.train_loss
     return FixedPoint(
         order.Sigma,
@@ -117,7 +125,8 @@ def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], n
     """
 
     def averages(x):
-        average = problem.channel.average(problem.target, *x, nodes)
+        Sigma, m, q = x
+        average = problem.channel.average(problem.target, Sigma, m, q, nodes)
         return jax.tree.map(jnp.mean, average), average
 
     def priors(hats):
@@ -147,11 +156,12 @@ def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], n
 
     points, responses = jax.vmap(response)(offsets)
     point = jax.tree.map(lambda x: x[0], points)
-    errors = jax.tree.map(_standard_error, responses)
+    errors = jax.tree.map(standard_error, responses)
     return eqx.tree_at(lambda p: p.standard_error, point, errors, is_leaf=lambda x: x is None)
 
 
-def _standard_error(replicas: Float[Array, " R"]) -> Scalar:
+def standard_error(replicas: Float[Array, " R"]) -> Scalar:
+    """Of a mean over replicas; NaN for a single one."""
     count = replicas.shape[0]
     if count == 1:
         return jnp.full((), jnp.nan, replicas.dtype)

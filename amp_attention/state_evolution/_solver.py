@@ -115,7 +115,7 @@ def _solve(problem, nodes, start, solver) -> Solution[FixedPoint]:
 
     state, result = solve_fixed_point(function, chart.mix, chart.coordinates(start), solver)
     point = report_with_errors(problem, chart.overlaps(state.y), nodes)
-    errors = point.standard_error.overlaps / (1 + jnp.abs(point.overlaps))
+    errors = point.errors.overlaps / (1 + jnp.abs(point.overlaps))
     # With finitely many nodes F jumps where a node changes between two minima; no fixed point need exist then.
     unresolved = (result == RESULTS.max_steps_reached) & (state.residual <= jnp.max(errors))
     result = RESULTS.where(unresolved, RESULTS.integration_error, result)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from .._typing import Array, Bool, Float
+from amp_attention._typing import Array, Bool, Float
 
 
 def bisect(
