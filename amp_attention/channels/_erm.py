@@ -71,8 +71,11 @@ class ERMChannel(AbstractChannel):
         """Sobol nodes for (u, ξ), of shape (replicas, points, 2C): C directions of the scores that matter, each.
 
         Every point comes with its mirror image in ξ. Then E g(√(q−m²/Q′) ξ)·ξ has no error of order g, and ∂M/∂q stays
-        regular as q → m²/Q′.
+        regular as q → m²/Q′. A quadratic loss needs four points, which integrate it exactly.
         """
+        if self.loss.quadratic:
+            corners = np.stack(np.meshgrid([-1.0, 1.0], [-1.0, 1.0]), axis=-1).reshape(1, 4, 2)
+            return np.repeat(corners, replicas, axis=0)
         directions = self._directions(target).shape[1]
         points = gaussian_nodes(2 * directions, max(nodes // 2, replicas), replicas, seed)
         mirror = np.concatenate([np.ones(directions), -np.ones(directions)])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._typing import Array, Float, Scalar
-from amp_attention.heads import AbstractHead
+from amp_attention.heads import AbstractHead, LinearHead
 
 
 class AbstractLoss(eqx.Module):
@@ -36,6 +36,11 @@ class AbstractLoss(eqx.Module):
     def directions(self) -> np.ndarray:
         """(K, C) orthonormal directions of z that ℓ depends on; all of them unless a loss knows better."""
         return np.eye(self.head.scores)
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether ℓ is quadratic in the scores of student and target together; Gaussian averages are then exact."""
+        return False
 
     def values(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, " n"]:
         """ℓ of each sample."""
@@ -68,6 +73,11 @@ class SquaredLoss(AbstractLoss):
     def directions(self) -> np.ndarray:
         """Those of the head: ℓ sees its output only."""
         return self.head.directions
+
+    @property
+    def quadratic(self) -> bool:
+        """True for the linear head."""
+        return isinstance(self.head, LinearHead)
 
     def __call__(self, z: Float[Array, " K"], y: Float[Array, "..."]) -> Scalar:
         """The squared distance between label and output."""

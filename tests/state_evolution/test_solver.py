@@ -54,14 +54,26 @@ def test_independent_values_with_many_nodes(slug):
     assert_agrees(solution.value, values)
 
 
-def test_linear_head_satisfies_its_exact_equations():
-    # T = 1: m̂ = Σ̂ = 2α/(Σ + 1/4), E + Δ/2 = 2α δ², λ̃ = 4ε(α − D1): within the integration error.
-    problem, _, solution = solve(nodes=4096, alpha=0.3, lam=0.1, tokens=1, kappa0=0.5, noise=0.5)
-    point, error = solution.value, solution.value.standard_error
-    assert abs(point.eta - 1) < 12 * error.eta
-    left, right = point.squared_error + problem.target.noise / 2, 2 * problem.alpha * point.delta**2
-    assert abs(left - right) < 12 * (error.squared_error + error.delta)
-    assert abs(point.test_error - (2 * point.squared_error + 0.5)) < 12 * (error.test_error + 2 * error.squared_error)
+# T = 1, Δ = .5, power law of 1000 eigenvalues: (γ, log n/log d, log λ̃/log d) and E, δ, ε, rank fraction.
+LINEAR = {
+    "few-modes": ((1.5, 3.0, 1.0), (0.002331753, 0.01123236, 0.2500037, 0.0250)),
+    "shallow-spectrum": ((1.0, 2.0, 0.25), (0.08768633, 0.4109053, 1.422684, 0.02416)),
+}
+
+
+@pytest.mark.parametrize("slug", LINEAR)
+def test_linear_head_has_no_integration_error(slug):
+    (gamma, n, lam), expected = LINEAR[slug]
+    law = FiniteLaw.power_law(gamma, 1000)
+    _, _, solution = solve(alpha=1000 ** (n - 2), lam=1000**lam, tokens=1, noise=0.5, law=law)
+    point = solution.value
+    assert solution.successful
+    found = [point.squared_error, point.delta, point.epsilon, point.rank_fraction]
+    np.testing.assert_allclose(found[:3], expected[:3], rtol=1e-5)
+    np.testing.assert_allclose(found[3], expected[3], rtol=2e-3)
+    assert point.errors.squared_error < 1e-15
+    np.testing.assert_allclose(point.eta, 1, rtol=1e-12)
+    np.testing.assert_allclose(point.test_error, 2 * point.squared_error + 0.5, rtol=1e-6)
 
 
 def test_standard_errors_are_those_of_independent_solutions():
