@@ -20,7 +20,7 @@ PROBLEMS = {
 @pytest.fixture(scope="module", params=PROBLEMS)
 def solved(request):
     problem = attention_problem(**PROBLEMS[request.param])
-    nodes = state_evolution_nodes(problem, 1024)
+    nodes = state_evolution_nodes(problem)
     return problem, nodes, solve_state_evolution(problem, nodes, tolerance=1e-11).value
 
 

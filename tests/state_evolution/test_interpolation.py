@@ -31,7 +31,7 @@ def test_is_the_limit_of_small_regularisation(beta):
     # Approached slowly, as a power of λ̃: the gap must shrink steadily and be small at the end.
     options = {"alpha": 0.1, "beta": beta, "beta0": 1.0}
     problem = attention_problem(lam=0.0, **options)
-    nodes = state_evolution_nodes(problem, 1024)
+    nodes = state_evolution_nodes(problem)
     assert interpolates(problem)
     limit = solve_interpolator(problem, nodes)
     assert result_name(limit.result) == "successful"
@@ -58,14 +58,14 @@ def test_not_the_branch_above_the_threshold_or_for_positive_lam():
     assert not interpolates(attention_problem(alpha=0.5, lam=0.0))
     assert not interpolates(attention_problem(alpha=0.1, lam=1e-3))
     problem = attention_problem(alpha=0.5, lam=0.0)
-    assert not solve_interpolator(problem, state_evolution_nodes(problem, 1024)).successful
+    assert not solve_interpolator(problem, state_evolution_nodes(problem)).successful
 
 
 def test_linear_head_has_published_targets():
     # Power law γ = 1.5, d = 1000, n = d^1.5, ridgeless: E, δ, ε.
     law = FiniteLaw.power_law(1.5, 1000)
     problem = attention_problem(alpha=1000**-0.5, lam=0.0, tokens=1, noise=0.5, law=law)
-    point = solve_interpolator(problem, state_evolution_nodes(problem, 1024)).value
+    point = solve_interpolator(problem, state_evolution_nodes(problem)).value
     np.testing.assert_allclose(
         [point.squared_error, point.delta, point.epsilon], [0.1654052, 2.562837, 3.338458], rtol=1e-5
     )
@@ -77,5 +77,5 @@ def test_noiseless_recovery_above_its_threshold():
     for alpha in (0.2, 0.22):
         problem = attention_problem(alpha=alpha, lam=0.0, noise=0.0)
         assert jnp.isfinite(interpolation_threshold(problem))
-        errors.append(float(solve_interpolator(problem, state_evolution_nodes(problem, 1024)).value.squared_error))
+        errors.append(float(solve_interpolator(problem, state_evolution_nodes(problem)).value.squared_error))
     assert errors[0] > 1e-3 and errors[1] < 1e-6

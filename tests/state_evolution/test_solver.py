@@ -78,7 +78,7 @@ def test_linear_head_has_no_integration_error(slug):
 
 def test_standard_errors_are_those_of_independent_solutions():
     # The linear response of each replica against solving with that replica alone.
-    problem, nodes, solution = solve(nodes=1024)
+    problem, nodes, solution = solve(nodes=4096)
     alone = [solve_state_evolution(problem, nodes[r : r + 1]).value for r in range(REPLICAS)]
     for name in ("m", "q", "test_error", "train_objective", "replicon", "zero_fraction"):
         scatter = np.std([float(getattr(point, name)) for point in alone], ddof=1) / np.sqrt(REPLICAS)
@@ -121,7 +121,7 @@ HARD = {
 @pytest.mark.parametrize("slug", HARD)
 def test_converges_where_damping_does_and_faster(slug, start):
     problem = attention_problem(**HARD[slug])
-    nodes = state_evolution_nodes(problem, 1024)
+    nodes = state_evolution_nodes(problem)
     expected, evaluations = plain_iteration(problem, nodes, start(problem))
     solution = solve_state_evolution(problem, nodes, start=start(problem))
     assert result_name(solution.result) == "successful"
@@ -130,7 +130,7 @@ def test_converges_where_damping_does_and_faster(slug, start):
 
 
 def test_rank_collapse_is_an_ordinary_point():
-    _, _, solution = solve(nodes=1024, lam=3.0)
+    _, _, solution = solve(nodes=4096, lam=3.0)
     point = solution.value
     assert result_name(solution.result) == "successful"
     assert point.q == point.m == point.Sigma == point.trace == point.replicon == 0
@@ -140,7 +140,7 @@ def test_rank_collapse_is_an_ordinary_point():
 
 
 def test_continuation_starts_from_a_solution():
-    problem, nodes, first = solve(nodes=1024, lam=0.05)
+    problem, nodes, first = solve(nodes=4096, lam=0.05)
     neighbour = attention_problem(lam=0.06)
     warm = solve_state_evolution(neighbour, nodes, start=first.value)
     cold = solve_state_evolution(neighbour, nodes)
@@ -153,7 +153,7 @@ def test_continuation_starts_from_a_solution():
 def test_lowest_of_several_fixed_points():
     # A cold student with noisy labels has two fixed points; the one of lower free entropy is the minimiser.
     options = {"alpha": 2.863, "lam": 1.562e-4, "kappa0": 1.398, "noise": 2.0, "beta": 2.574, "beta0": 2.574}
-    problem, nodes, low = solve(nodes=1024, **options)
+    problem, nodes, low = solve(nodes=4096, **options)
     high = solve_state_evolution(problem, nodes, start=informed_start(problem))
     assert low.successful and high.successful
     assert low.value.free_entropy < high.value.free_entropy - 0.01
@@ -167,7 +167,7 @@ def test_lowest_of_several_fixed_points():
 def test_vmap_over_problems_equals_single_runs():
     lams = jnp.array([0.02, 0.1, 0.5])
     problem = attention_problem()
-    nodes = state_evolution_nodes(problem, 1024)
+    nodes = state_evolution_nodes(problem)
     problems = eqx.filter_vmap(lambda lam: eqx.tree_at(lambda p: p.denoiser.lam, problem, lam))(lams)
     together = eqx.filter_vmap(lambda p: solve_state_evolution(p, nodes))(problems)
     for lane, lam in enumerate(lams):
@@ -178,7 +178,7 @@ def test_vmap_over_problems_equals_single_runs():
 
 
 def test_unfinished_run_says_so():
-    _, _, solution = solve(nodes=1024, max_steps=3)
+    _, _, solution = solve(nodes=4096, max_steps=3)
     assert result_name(solution.result) == "max_steps_reached"
     assert not solution.successful
     assert solution.stats["residual"] > 1e-8
@@ -186,13 +186,13 @@ def test_unfinished_run_says_so():
 
 def test_nan_in_the_problem_is_a_result_not_a_hang():
     problem = eqx.tree_at(lambda p: p.alpha, attention_problem(), jnp.asarray(jnp.nan))
-    solution = solve_state_evolution(problem, state_evolution_nodes(problem, 1024))
+    solution = solve_state_evolution(problem, state_evolution_nodes(problem))
     assert solution.result != RESULTS.successful
 
 
 def test_float32_agrees_to_1e_3():
-    _, _, exact = solve(nodes=1024)
-    _, nodes, single = solve(nodes=1024, dtype=jnp.float32)
+    _, _, exact = solve(nodes=4096)
+    _, nodes, single = solve(nodes=4096, dtype=jnp.float32)
     assert nodes.dtype == single.value.q.dtype == jnp.float32
     assert result_name(single.result) == "successful"
     for name in ("m", "q", "Sigma", "test_error", "train_objective", "replicon", "zero_fraction", "squared_error"):
@@ -200,7 +200,7 @@ def test_float32_agrees_to_1e_3():
 
 
 def test_atoms_approximate_the_law_they_are_quantiles_of():
-    problem, nodes, exact = solve(nodes=1024)
+    problem, nodes, exact = solve(nodes=4096)
     levels = (jnp.arange(400.0) + 0.5) / 400
     atoms = FiniteLaw(problem.target.law.quantiles(levels))
     solution = solve_state_evolution(attention_problem(law=atoms), nodes)
@@ -209,7 +209,7 @@ def test_atoms_approximate_the_law_they_are_quantiles_of():
 
 
 def test_trajectory_ends_at_the_fixed_point():
-    problem, nodes, solution = solve(nodes=1024)
+    problem, nodes, solution = solve(nodes=4096)
     path = trajectory(problem, nodes, 60)
     assert path.q.shape == (61,) and path.q_hat.shape == (60,)
     assert path.q[0] == path.m[0] == path.Sigma[0] == 0
