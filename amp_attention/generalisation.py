@@ -62,7 +62,7 @@ def measure_test_error(
     Returns:
         Mean and its standard error.
 
-    Source: theory section 2, observables; for T = 1 the mean is 2‖S − S0‖²_F/d + Δ.
+    Source: arXiv:2509.24914; for T = 1 the mean is 2‖S − S0‖²_F/d + Δ.
     """
     samples, chunk = whole_number("samples", samples, 1), whole_number("chunk", chunk, 1)
     if S.shape != S0.shape:

@@ -83,7 +83,7 @@ def training_objective(problem: AttentionProblem, S: Float[Array, "d d"], data: 
     Returns:
         The objective; jit, grad, jvp and Hessian-vector products all work.
 
-    Source: theory section 1.
+    Source: arXiv:2509.24914.
     """
     if not isinstance(problem.channel, ERMChannel):
         raise TypeError(
@@ -131,7 +131,7 @@ def stationarity(
         gradient: (1/d)∇_S Σℓ at S, of the loss alone.
         Gamma: Γ > 0, the curvature that sets the step.
 
-    Source: theory section 4.
+    Source: arXiv:2509.24914.
     """
     step = denoiser.apply(Gamma * S - gradient, Gamma)
     gradient_norm = jnp.sqrt(jnp.sum((S - step.S) ** 2)) / math.sqrt(S.shape[0])

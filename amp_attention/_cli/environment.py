@@ -24,6 +24,8 @@ def prepare(dtype: str) -> None:
     """
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    # A quarter less compilation at the same speed of what is compiled.
+    os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true")
     os.environ.setdefault("EQX_ON_ERROR", "nan")  # programs with error callbacks cannot be cached
 
     import jax

@@ -106,7 +106,7 @@ class AMP(eqx.Module):
             float32.
         damping: weight of the old iterate, 0 ≤ damping < 1; None for `AutomaticDamping`; or any `AbstractDamping`.
 
-    Source: theory section 4.
+    Source: arXiv:2509.24914.
     """
 
     tolerance: Float[Array, ""] | None

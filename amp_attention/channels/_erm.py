@@ -36,7 +36,7 @@ class ERMChannel(AbstractChannel):
         optimizer: an optax optimiser for the inner problem, run sample by sample; None for the engine's damped Newton
             on all samples at once, which is 10–100 times faster.
 
-    Source: arXiv:2509.24914, section 2; theory sections 2 and 4.
+    Source: arXiv:2509.24914.
     """
 
     loss: AbstractLoss

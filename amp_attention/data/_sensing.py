@@ -51,7 +51,7 @@ def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"]) -> Float[Array, "K 
     Returns:
         z, one column a sample; variance Tr(S²)/d each for white tokens.
 
-    Source: theory section 1.
+    Source: arXiv:2509.24914.
     """
     return fold_chunks(lambda _, chunk: (None, _scores(S, chunk.take(X))), None, X.shape[0])[1]
 
@@ -63,7 +63,7 @@ def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"]) -> Float[Array, "d
         g: one number per score.
         X: tokens; T must fit K = T(T+1)/2.
 
-    Source: theory section 4.
+    Source: arXiv:2509.24914.
     """
     if g.shape[0] != packed_size(X.shape[1]):
         raise ValueError(f"g must have T(T+1)/2 rows for the T = {X.shape[1]} tokens of X, got {g.shape[0]}")

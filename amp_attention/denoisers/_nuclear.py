@@ -17,7 +17,7 @@ class NuclearNorm(AbstractDenoiser):
     Args:
         lam: λ̃ ≥ 0.
 
-    Source: arXiv:2509.24914, section 2; theory sections 2 and 4.
+    Source: arXiv:2509.24914.
     """
 
     lam: Float[Array, ""]

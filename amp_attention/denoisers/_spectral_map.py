@@ -83,7 +83,7 @@ def soft_threshold_spectrum(
     Returns:
         S, V and the eigenvalues of S in ascending order.
 
-    Source: theory section 4; Daleckii–Krein formula.
+    Source: arXiv:2509.24914; Daleckii–Krein formula.
     """
     return _threshold(B, lam, Gamma)[0]
 

@@ -18,7 +18,7 @@ class SoftmaxHead(AbstractHead):
         tokens: T ≥ 2.
         beta: inverse temperature β > 0.
 
-    Source: arXiv:2509.24914, Eq. 1; theory of the tied head.
+    Source: arXiv:2509.24914.
     """
 
     beta: Float[Array, ""]

@@ -69,7 +69,7 @@ def free_entropy(problem: AttentionProblem, order: OrderParameters, nodes: Nodes
     Differentiable in the order parameters and in every number of the problem; at its stationary point it equals the
     training objective d⁻²L.
 
-    Source: arXiv:2509.24914; theory section 2.
+    Source: arXiv:2509.24914.
     """
     average: ChannelAverage = problem.channel.average(problem.target, order.Sigma, order.m, order.q, nodes)
     prior = problem.denoiser.potential(problem.target.law, order.Sigma_hat, order.m_hat, order.q_hat)

@@ -7,7 +7,7 @@ measurements of its scores. Then η = β0/β and, with D₁ = ∂₁J/(4δ), (δ
 
 the second of which reads ‖S/η − S0‖²/d + Δ/2 = 2 α C_T δ².
 
-Source: arXiv:2509.24914; theory section 7.
+Source: arXiv:2509.24914.
 """
 
 import equinox as eqx

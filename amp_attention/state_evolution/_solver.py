@@ -59,7 +59,7 @@ def solve_state_evolution(
         `residual`. Results: `successful`; `integration_error` (no fixed point closer than the standard errors: use more
         nodes); `max_steps_reached`; `left_domain`; `nonfinite`.
 
-    Source: arXiv:2509.24914; theory section 2.
+    Source: arXiv:2509.24914.
     """
     dtype = problem.alpha.dtype
     x = uninformed_start(problem) if start is None else start.overlaps if isinstance(start, FixedPoint) else start
