@@ -4,7 +4,6 @@ Nothing here imports JAX until a command has accepted its options.
 """
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from amp_attention._cli.checks import (
     check_finite,
     check_problem,
     check_unavailable,
+    check_without,
 )
 from amp_attention._cli.environment import prepare
 from amp_attention._cli.options import (
@@ -31,7 +31,8 @@ from amp_attention._cli.options import (
     SolverOptions,
     TrainingOptions,
 )
-from amp_attention._cli.parsing import UsageError, option
+from amp_attention._cli.parsing import UsageError, option, path
+from amp_attention._cli.streams import abandon_stdout, replace_closed_streams, say
 
 
 def installed_version() -> str:
@@ -69,7 +70,7 @@ def state_evolution(
     from amp_attention.experiments import state_evolution_sweep
 
     grid, settings = build.problems(request), build.theory_settings(request)
-    found = results.Results(request, _arguments, figures.NAMES[request.command])
+    found = results.Results(request, _arguments)
     return found.answer(lambda _: state_evolution_sweep(grid, settings), len(grid), figures.theory_figures)
 
 
@@ -78,8 +79,8 @@ def amp(
     *,
     problem: ProblemOptions = ProblemOptions(),
     instance: InstanceOptions = InstanceOptions(),
-    data: Annotated[Path | None, option("Tokens X and labels y from this .npz file.", group=INSTANCES)] = None,
-    save_estimate: Annotated[Path | None, option("Write the learned S to this .npy file.", group=OUTPUT)] = None,
+    data: Annotated[Path | None, path("Tokens X and labels y from this .npz file.", group=INSTANCES)] = None,
+    save_estimate: Annotated[Path | None, path("Write the learned S to this .npy file.", group=OUTPUT)] = None,
     estimator: Annotated[Literal["erm", "bayes"], option("What AMP estimates.", show=False)] = "erm",
     schedule: Annotated[Literal["se", "empirical"] | None, option("Of --estimator bayes.", show=False)] = None,
     solver: SolverOptions = SolverOptions(),
@@ -128,6 +129,7 @@ def compare(
     """Do theory, AMP and training agree? The three on one grid, with figures."""
     request = Request("compare", problem, solver, output, nodes, instance, training)
     check_unavailable(request, bound=bound)
+    check_without(without, training)
     check_problem(request)
     check_finite(request)
     prepare(solver.dtype)
@@ -136,7 +138,7 @@ def compare(
 
     grid, theory, finite = build.problems(request), build.theory_settings(request), build.finite_settings(request)
     engines = ("amp",) if without == "train" else ("amp", "train")
-    found = results.Results(request, _arguments, figures.NAMES[request.command])
+    found = results.Results(request, _arguments)
     found.parameters |= {"d": finite.d, "repeats": finite.repeats}
     return found.answer(
         lambda tell: experiments.compare(grid, theory, finite, engines=engines, progress=tell),
@@ -153,7 +155,7 @@ def _finite(request: Request, data: Path | None = None, save_estimate: Path | No
     setup = build.finite_setup(request) if data is None else build.data_setup(request, data)
     if save_estimate is not None:
         setup = setup.keeping_matrices()
-    found = results.Results(request, _arguments, figures.NAMES[request.command], setup.overrides)
+    found = results.Results(request, _arguments, setup.overrides)
     found.parameters |= {"d": setup.settings.d, "repeats": setup.settings.repeats}
     status = found.answer(
         lambda tell: setup.points(request.command, tell),
@@ -168,19 +170,21 @@ def _finite(request: Request, data: Path | None = None, save_estimate: Path | No
 def run(arguments: Sequence[str]) -> int:
     """The program without `sys.exit`: parse, answer, and turn what went wrong into a sentence and a status."""
     _arguments[:] = arguments
+    replace_closed_streams()
     try:
         status = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return status or 0
     except (UsageError, CycloptsError) as error:
-        print(f"amp-attention: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"amp-attention: {' '.join(str(error).split())}")
         return 2
     except KeyboardInterrupt:
-        print("amp-attention: interrupted.", file=sys.stderr)
+        say("amp-attention: interrupted.")
         return 130
-    except BrokenPipeError:
-        # The reader of stdout is gone (`| head`): say nothing, and keep Python from flushing into the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of stdout
+            raise
+        abandon_stdout(error)
         return 1
 
 

@@ -8,7 +8,7 @@ from amp_attention._typing import Array, Float, ScalarLike
 from amp_attention.channels import AbstractChannel, ERMChannel, SquaredLoss
 from amp_attention.denoisers import AbstractDenoiser, NuclearNorm
 from amp_attention.heads import AbstractHead, LinearHead, SoftmaxHead
-from amp_attention.numerics.validation import positive
+from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.spectral_laws import AbstractSpectralLaw, MarchenkoPastur
 from amp_attention.targets import Target
 
@@ -71,6 +71,7 @@ def attention_problem(
     Raises:
         ValueError: naming the argument that is out of range.
     """
+    tokens = whole_number("tokens", tokens, 1)
     law = MarchenkoPastur(kappa0) if law is None else law
     target = Target(law, attention_head(tokens, beta if beta0 is None else beta0), noise)
     channel = ERMChannel(SquaredLoss(attention_head(tokens, beta)))

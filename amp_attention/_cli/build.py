@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import Request
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
@@ -62,7 +63,9 @@ def spectral_law(described: dict[str, Any]) -> AbstractSpectralLaw | None:
     if name == "power-law":
         check_law_memory("--target-d", described["target_d"])
         return FiniteLaw.power_law(described["gamma"], described["target_d"], described["normalise"])
-    eigenvalues = read_eigenvalues(Path(name))
+    check_array("--target", Path(name))
+    with usage_errors("--target"):
+        eigenvalues = read_eigenvalues(Path(name))
     check_law_memory("--target", eigenvalues.size)
     return FiniteLaw(jnp.asarray(eigenvalues))
 
@@ -139,8 +142,11 @@ def finite_setup(request: Request) -> FiniteSetup:
 
 def data_setup(request: Request, path: Path) -> FiniteSetup:
     """A user's tokens and labels, with a warning where the tokens are not white."""
-    with usage_errors("--data"):
+    check_archive("--data", path, ("X", "y"))
+    with readable("--data", path, ".npz"), usage_errors("--data"):
         data = load_npz(path, _dtype(request))
+    if data.d < 2:
+        raise UsageError(f"--data must hold tokens of dimension d >= 2, got d = {data.d} in {str(path)!r}.")
     _warn_unless_white(path, data)
     alpha = data.n / data.d**2
     overrides = {"alpha": [alpha], "tokens": data.T, "data": str(path)}

@@ -1,8 +1,10 @@
 """Combinations of options that are refused, before anything expensive is imported or allocated."""
 
+from collections import Counter
 from pathlib import Path
 
-from amp_attention._cli.options import InstanceOptions, ProblemOptions, Request
+from amp_attention._cli.names import MANIFEST, result_files
+from amp_attention._cli.options import InstanceOptions, ProblemOptions, Request, TrainingOptions
 from amp_attention._cli.parsing import UsageError
 
 LARGEST_GRID = 1_000_000
@@ -24,21 +26,23 @@ def check_unavailable(
         (training.parameterization != "tied", "--parameterization", training.parameterization, "tied"),
         (training.task != "seq2lab", "--task", training.task, "seq2lab"),
         (estimator != "erm", "--estimator", estimator, "erm"),
-        (schedule is not None, "--schedule", schedule, "no value"),
-        (bound is not None, "--bound", bound, "no value"),
+        (schedule is not None, "--schedule", schedule, ""),
+        (bound is not None, "--bound", bound, ""),
         (request.solver.devices != 1, "--devices", request.solver.devices, "1"),
-        (instance.checkpoint is not None, "--checkpoint", instance.checkpoint, "no value"),
-        (instance.checkpoint_every is not None, "--checkpoint-every", instance.checkpoint_every, "no value"),
-        (instance.resume, "--resume", "it", "no value"),
+        (instance.checkpoint is not None, "--checkpoint", instance.checkpoint, ""),
+        (instance.checkpoint_every is not None, "--checkpoint-every", f"{instance.checkpoint_every or 0:g}", ""),
+        (instance.resume, "--resume", "", ""),
     )
     for condition, name, value, accepted in missing:
-        refuse(condition, f"{name} must be {accepted} in this version, which has no engine for it, got {value}.")
+        given = f"{name} {value}".strip()
+        instead = f": {name} must be {accepted}" if accepted else ""
+        refuse(condition, f"{given} is not available in this version{instead}.")
 
 
 def check_problem(request: Request) -> None:
     """Target options that contradict each other, and lists whose product is absurd."""
     problem = request.problem
-    target = problem.target or "marchenko-pastur"
+    target = "marchenko-pastur" if problem.target is None else problem.target
     if target != "power-law":
         for name in ("gamma", "target_d", "normalise"):
             given = getattr(problem, name)
@@ -53,8 +57,25 @@ def check_problem(request: Request) -> None:
             f"--target must be marchenko-pastur, power-law or a .npy file of eigenvalues, got {target!r}.",
         )
         check_readable("--target", Path(target))
+    _check_lists(problem)
     size = len(problem.alphas()) * len(problem.lams())
     refuse(size > LARGEST_GRID, f"--alpha and --lam must make a grid of at most {LARGEST_GRID} points, got {size}.")
+
+
+def _check_lists(problem: ProblemOptions) -> None:
+    """Every value of a list once: twice would be the same points of the grid twice."""
+    lists = (("--alpha", problem.alpha), ("--lam", problem.lam), ("--weight-decay", problem.weight_decay))
+    for name, given in lists:
+        twice = next((value for value, count in Counter(given or ()).items() if count > 1), None)
+        refuse(twice is not None, f"{name} must hold every value once, got {twice} more than once.")
+
+
+def check_without(without: str | None, training: TrainingOptions) -> None:
+    """Options of an engine that is left out."""
+    refuse(
+        without == "train" and training != TrainingOptions(),
+        f"--optimizer must be left out beside --without train, got {training.optimizer}.",
+    )
 
 
 def check_finite(request: Request) -> None:
@@ -90,16 +111,25 @@ def check_readable(name: str, path: Path) -> None:
 
 
 def check_estimate(path: Path | None, request: Request) -> None:
-    """--save-estimate holds one matrix: one point, one repeat, no foreign file."""
+    """--save-estimate holds one matrix: one point, one repeat, a file of its own."""
     if path is None:
         return
     points = len(request.problem.lams()) * len(request.problem.alphas()) * (request.instance.repeats or 1)
     refuse(points != 1, f"--save-estimate must have one point and one repeat, got {points} of them.")
+    refuse(path.is_dir(), f"--save-estimate must be a file, got the folder {str(path)!r}.")
+    out = request.output.out
+    taken = () if out is None else [(out / name).resolve() for name in (*result_files(request.command), MANIFEST)]
+    refuse(
+        path.resolve() in taken,
+        f"--save-estimate must not be one of the files that --out writes, got {str(path)!r}; choose another name.",
+    )
     refuse(
         path.exists() and not request.output.overwrite,
         f"--save-estimate must name a new file unless --overwrite is given, got {str(path)!r}, which exists.",
     )
-    refuse(not path.absolute().parent.is_dir(), f"--save-estimate must be in an existing folder, got {str(path)!r}.")
+    parent = path.absolute().parent
+    created = out is not None and parent.resolve() == out.resolve()
+    refuse(not parent.is_dir() and not created, f"--save-estimate must be in an existing folder, got {str(path)!r}.")
 
 
 def _dashed(name: str) -> str:

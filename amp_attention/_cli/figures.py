@@ -28,12 +28,6 @@ from amp_attention.plotting import (
 )
 from amp_attention.plotting.learning_curves import PANELS, family_values
 
-NAMES = {
-    "state-evolution": ("learning_curves",),
-    "amp": ("learning_curves", "eigenvalues"),
-    "train": ("learning_curves", "eigenvalues"),
-    "compare": ("learning_curves", "eigenvalues", "trajectory"),
-}
 CURVE_POINTS = 24
 TRAJECTORY_STEPS = 40
 MOST_PANELS = 3

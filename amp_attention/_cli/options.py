@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from amp_attention._cli.parsing import UsageError, flag, number, option, values, whole
+from amp_attention._cli.parsing import UsageError, flag, number, option, path, values, whole
 
 Values = tuple[float, ...]
 
@@ -29,8 +29,13 @@ class ProblemOptions:
     alpha: Annotated[Values | None, values("n/d², > 0. A list: 0.1,0.2 or 0.1:2:20[:log]. [default: 0.5]", "> 0")] = (
         None
     )
-    lam: Annotated[Values | None, values("λ̃ = √κ λ >= 0, multiplies d·Tr S. A list. [default: 0.05]", ">= 0")] = None
-    weight_decay: Annotated[Values | None, values("λ >= 0, instead of --lam: λ̃ = √κ λ. A list.", ">= 0")] = None
+    lam: Annotated[
+        Values | None,
+        values("λ̃ = √κ λ > 0 (state-evolution: >= 0), multiplies d·Tr S. A list. [default: 0.05]", ">= 0"),
+    ] = None
+    weight_decay: Annotated[
+        Values | None, values("λ > 0 (state-evolution: >= 0), instead of --lam: λ̃ = √κ λ. A list.", ">= 0")
+    ] = None
     kappa: Annotated[float, number("Student width p/d > 0.", "> 0")] = 1.0
     kappa0: Annotated[
         float | None, number("Teacher width p0/d > 0 (Marchenko-Pastur target). [default: 0.5]", "> 0")
@@ -47,7 +52,9 @@ class ProblemOptions:
         None
     )
     normalise: Annotated[bool, flag("Scale the power-law target to Q0 = 1.")] = False
-    penalty: Annotated[Literal["nuclear", "frobenius"], option("Penalty on S.")] = "nuclear"
+    penalty: Annotated[
+        Literal["nuclear", "frobenius"], option("Penalty on S (frobenius: not available in this version).")
+    ] = "nuclear"
 
     def target_options(self) -> dict[str, Any]:
         """The options that describe the target, as given."""
@@ -84,7 +91,7 @@ class SolverOptions:
         float | None, number("Weight of the old iterate, in [0, 1). [default: automatic]", "in [0, 1)")
     ] = None
     dtype: Annotated[Literal["float64", "float32"], option("Floating-point type.")] = "float64"
-    devices: Annotated[int, whole("Number of devices.", ">= 1")] = 1
+    devices: Annotated[int, whole("Number of devices (more than 1: not available in this version).", ">= 1")] = 1
     seed: Annotated[int, whole("Fixes target, tokens, labels and Sobol scrambles, >= 0.", ">= 0")] = 0
 
 
@@ -105,7 +112,7 @@ class InstanceOptions:
     d: Annotated[int | None, whole("Embedding dimension, >= 2. [default: 100]", ">= 1")] = None
     repeats: Annotated[int | None, whole("Independent targets, tokens and labels, >= 1. [default: 1]", ">= 1")] = None
     test_samples: Annotated[int, whole("Fresh samples behind test_error, >= 1.", ">= 1")] = 100_000
-    checkpoint: Annotated[Path | None, option("Write the state of the run to this file.", show=False)] = None
+    checkpoint: Annotated[Path | None, path("Write the state of the run to this file.", show=False)] = None
     checkpoint_every: Annotated[float | None, number("Seconds between checkpoints, > 0.", "> 0", show=False)] = None
     resume: Annotated[bool, flag("Continue from --checkpoint.", show=False)] = False
 
@@ -116,8 +123,12 @@ class TrainingOptions:
     """Gradient training."""
 
     optimizer: Annotated[Literal["lbfgs", "adam"], option("Optimiser of the factors W.")] = "lbfgs"
-    parameterization: Annotated[Literal["tied", "direct", "untied"], option("What is trained.")] = "tied"
-    task: Annotated[Literal["seq2lab", "seq2seq"], option("What the network returns.")] = "seq2lab"
+    parameterization: Annotated[
+        Literal["tied", "direct", "untied"], option("What is trained (direct, untied: not available in this version).")
+    ] = "tied"
+    task: Annotated[
+        Literal["seq2lab", "seq2seq"], option("What the network returns (seq2seq: not available in this version).")
+    ] = "seq2lab"
 
 
 @Parameter(name="*", group=OUTPUT)
@@ -126,9 +137,7 @@ class OutputOptions:
     """Where the results go."""
 
     json: Annotated[bool, flag("Print exactly one JSON document.")] = False
-    out: Annotated[Path | None, option("Folder for tables (CSV, netCDF), JSON, figures (PNG, PDF), command line.")] = (
-        None
-    )
+    out: Annotated[Path | None, path("Folder for tables (CSV, netCDF), JSON, figures (PNG, PDF), command line.")] = None
     overwrite: Annotated[bool, flag("Let --out and --save-estimate replace files that this program did not write.")] = (
         False
     )

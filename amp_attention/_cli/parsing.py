@@ -5,11 +5,13 @@ Nothing here imports JAX: `--help` and most mistakes are answered before it is l
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cyclopts import Parameter
 
 LARGEST_LIST = 100_000
+LARGEST_WHOLE = 2**63 - 1
 
 RANGES: dict[str, Callable[[float], bool]] = {
     "> 0": lambda x: x > 0,
@@ -38,9 +40,11 @@ def parse_whole(name: str, text: str, allowed: str) -> int:
     """One whole number in the range `allowed`; 1e5 is understood."""
     try:
         whole = int(text)
-        valid = abs(whole) < 2**63
+        valid = True
     except ValueError:
         whole, valid = _whole_float(text)
+    if valid and whole > LARGEST_WHOLE:
+        raise UsageError(f"{name} must be a whole number {allowed} and <= {LARGEST_WHOLE} (2^63 - 1), got {text!r}.")
     if not valid or not RANGES[allowed](whole):
         raise UsageError(f"{name} must be a whole number {allowed}, got {text!r}.")
     return whole
@@ -80,7 +84,7 @@ def parse_values(name: str, text: str, allowed: str) -> tuple[float, ...]:
 def _range(name: str, text: str, allowed: str) -> list[float]:
     form = f"{name} must be a list like 0.1,0.2, 0.1:2:20 or 0.1:2:20:log, got {text!r}."
     pieces = text.split(":")
-    if len(pieces) not in (3, 4) or pieces[3:] not in ([], ["lin"], ["log"]):
+    if len(pieces) not in (3, 4) or pieces[3:] not in ([], ["log"]):
         raise UsageError(form)
     low, high = parse_number(name, pieces[0], allowed), parse_number(name, pieces[1], allowed)
     count = parse_whole(f"{name} (number of values in {text!r})", pieces[2], ">= 1")
@@ -124,8 +128,29 @@ def values(help: str, allowed: str, **kwargs: Any) -> Parameter:
     return _converted(help, allowed, parse_values, n_tokens=1, negative="", metavar="LIST", **kwargs)
 
 
+def path(help: str, **kwargs: Any) -> Parameter:
+    """A file or folder; an empty text, which stands for the current folder elsewhere, is refused."""
+
+    def convert(_: Any, tokens: Sequence[Any]) -> Path:
+        token = _only(tokens)
+        if not token.value:
+            raise UsageError(f"{token.keyword} must be a non-empty path, got ''.")
+        return Path(token.value)
+
+    return Parameter(help=help, converter=convert, **kwargs)
+
+
+def _only(tokens: Sequence[Any]) -> Any:
+    """The token of an option that may be given once."""
+    if len(tokens) > 1:
+        values = ", ".join(token.value for token in tokens)
+        raise UsageError(f"{tokens[0].keyword} specified multiple times: it must be given once, got {values}.")
+    return tokens[0]
+
+
 def _converted(help: str, allowed: str, parse: Callable[[str, str, str], Any], **kwargs: Any) -> Parameter:
     def convert(_: Any, tokens: Sequence[Any]) -> Any:
-        return parse(tokens[0].keyword or "argument", tokens[0].value, allowed)
+        token = _only(tokens)
+        return parse(token.keyword or "argument", token.value, allowed)
 
     return Parameter(help=help, converter=convert, allow_leading_hyphen=True, **kwargs)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from amp_attention._cli.names import result_files
 from amp_attention._cli.options import Request
 from amp_attention._cli.parsing import UsageError
-from amp_attention._cli.streams import Progress, problems_of, say, table
+from amp_attention._cli.streams import Progress, deliver, problems_of, say, table
 from amp_attention.experiments import (
     ForeignFileError,
     ResultFolder,
@@ -35,7 +36,6 @@ class Results:
     Args:
         request: the command with its options.
         arguments: of the command line, for the record.
-        figures: names of the figures that will be made.
         overrides: entries of the `problem` description that data from a file have answered.
     """
 
@@ -43,7 +43,6 @@ class Results:
         self,
         request: Request,
         arguments: Sequence[str],
-        figures: Sequence[str],
         overrides: Mapping[str, Any] | None = None,
     ):
         self.request, self.arguments = request, list(arguments)
@@ -51,22 +50,20 @@ class Results:
         self.problem = request.describe() | dict(overrides or {})
         self.parameters: dict[str, Any] = dict(self.problem)  # for the captions of figures
         self.points: list[Any] = []
-        self.folder = self._open(figures)
+        self.folder = self._open()
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """The points as plain records."""
         return [point.record for point in self.points]
 
-    def _open(self, figures: Sequence[str]) -> ResultFolder | None:
-        output, command = self.request.output, self.request.command
+    def _open(self) -> ResultFolder | None:
+        output = self.request.output
         if output.out is None:
             return None
-        names = [f"{command}.json", f"{command}.csv", f"{command}-runs.csv", f"{command}.nc", "command.txt"]
-        names += [f"{name}.{kind}" for name in figures for kind in ("png", "pdf")]
         try:
             folder = ResultFolder(output.out, output.overwrite)
-            folder.claim(names)
+            folder.claim(result_files(self.request.command))
         except ForeignFileError as error:
             raise UsageError(
                 f"--out must not replace foreign files: {error}; choose another folder or --overwrite."
@@ -153,7 +150,7 @@ class Results:
         progress = Progress(self.request.command, total, self.request.output.quiet)
         complete = self.collect(points(progress.tell), progress)
         self.save()
-        self._print()  # before the figures: nothing that goes wrong there takes the answer away
+        printed = self._print()  # before the figures: nothing that goes wrong there takes the answer away
         if self.folder is not None and complete:
             self.save_figures(make_figures(self.points, self.parameters))
         if self.folder is not None and not self.request.output.quiet:
@@ -161,15 +158,18 @@ class Results:
         if not complete:
             say(f"amp-attention: interrupted; {len(self.points)} of {total} points are done.")
             return 130
-        return 0 if all(record["result"] == "successful" for record in self.records) else 1
+        return 0 if printed and all(record["result"] == "successful" for record in self.records) else 1
 
-    def _print(self) -> None:
+    def _print(self) -> bool:
+        """Whether stdout took the answer."""
+        printed = True
         if self.request.output.json:
-            print(to_json(self.document()))
+            printed = deliver(to_json(self.document()))
         elif self.points:
-            print(table(self.request.command, self.records), flush=True)
+            printed = deliver(table(self.request.command, self.records))
         for sentence in problems_of(self.records):
             say(sentence)
+        return printed
 
 
 def save_matrix(path: Path, matrix: np.ndarray | None) -> None:

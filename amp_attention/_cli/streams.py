@@ -1,8 +1,12 @@
 """What goes to stdout and stderr."""
 
+import errno
+import io
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 Column = tuple[str, str]  # header, path of names in the record
@@ -82,8 +86,43 @@ class Progress:
 
 
 def say(text: str) -> None:
-    """One line on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One line on stderr, lost where nobody takes it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+class ClosedStream(io.TextIOBase):
+    """Stands for a stdout that the caller has closed, where Python has None: writing fails as to any full device."""
+
+    def write(self, text: str, /) -> int:
+        """Refuse."""
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def replace_closed_streams() -> None:
+    """Neither stdout nor stderr is None afterwards."""
+    if sys.stdout is None:
+        sys.stdout = ClosedStream()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open as long as the program runs)
+
+
+def deliver(text: str) -> bool:
+    """Print on stdout; where that fails, say so and return False."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        abandon_stdout(error)
+        return False
+    return True
+
+
+def abandon_stdout(error: OSError) -> None:
+    """One sentence, none where the reader has gone (`| head`), and keep Python from flushing again at its exit."""
+    if not isinstance(error, BrokenPipeError):
+        say(f"amp-attention: the output could not be written to stdout ({error.strerror or error}).")
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(command: str, records: Sequence[Mapping[str, Any]]) -> str:
@@ -115,7 +154,20 @@ def _number(value: Any) -> str:
 def problems_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each point that is not a success."""
     return [
-        f"alpha {r['alpha']:.6g}, lam {r['lam']:.6g}: {r['result']}: {r.get('message', '')}"
+        f"alpha {r['alpha']:.6g}, lam {r['lam']:.6g}: {r['result']}: {r.get('message', '')}{_reached(r)}"
         for r in records
         if r["result"] != "successful"
     ]
+
+
+def _reached(record: Mapping[str, Any]) -> str:
+    """The largest residual of what is not a success, where there is one."""
+    found = _residuals(record)
+    return f" (residual {max(found):.2g})" if found else ""
+
+
+def _residuals(record: Mapping[str, Any]) -> list[float]:
+    parts = [record[engine] for engine in ("state_evolution", "amp", "train") if record.get(engine)]
+    parts += record.get("runs") or []
+    own = [record.get(name) for name in ("residual", "gradient_norm")] if record["result"] != "successful" else []
+    return [r for r in own if r is not None and math.isfinite(r)] + [r for part in parts for r in _residuals(part)]

@@ -5,10 +5,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from amp_attention._typing import Array, Float, Int, Scalar, ScalarLike
-from amp_attention.numerics.validation import non_negative
+from amp_attention.numerics.validation import fraction
 
 _WINDOW = 10  # steps between decisions
 _FAST = 0.1  # a window that lowers the residual by this factor is left alone
@@ -46,9 +45,7 @@ class FixedDamping(AbstractDamping):
     damping: Float[Array, ""]
 
     def __init__(self, damping: ScalarLike):
-        self.damping = non_negative("damping", damping)
-        if not isinstance(self.damping, Tracer) and self.damping >= 1:
-            raise ValueError(f"damping must be >= 0 and < 1, got {damping}")
+        self.damping = fraction("damping", damping)
 
     def init(self, S: Float[Array, "d d"]) -> FixedState:
         """The constant."""

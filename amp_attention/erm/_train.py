@@ -112,9 +112,9 @@ def train(
     S0: Float[Array, "d d"] | None = None,
     optimizer: str | optax.GradientTransformation = "lbfgs",
     width: int | None = None,
-    max_steps: int = 2000,
+    max_steps: int | None = None,
     tolerance: ScalarLike | None = None,
-    learning_rate: ScalarLike = 0.05,
+    learning_rate: ScalarLike = 0.1,
 ) -> Solution[TrainedWeights]:
     """Minimise L over the weights W of S = WWᵀ/√(pd), from W ~ N(0, 1).
 
@@ -129,7 +129,7 @@ def train(
         optimizer: `lbfgs`, `adam` (full batch, cosine decay over `max_steps`), or any optax transformation; pass the
             same object again to avoid a second compilation.
         width: p ≥ 1; d by default, which never binds.
-        max_steps: most optimiser steps.
+        max_steps: most optimiser steps; 10000 for `adam`, 2000 otherwise by default.
         tolerance: on the residual above; 1e-7 in float64, 1e-4 in float32 by default.
         learning_rate: of `adam`; entries of W are of order 1.
 
@@ -148,6 +148,8 @@ def train(
     dtype = data.X.dtype
     width = whole_number("width", data.d if width is None else width, 1)
     tolerance = (1e-7 if dtype == jnp.float64 else 1e-4) if tolerance is None else tolerance
+    if max_steps is None:
+        max_steps = 10_000 if optimizer == "adam" else 2000
     W = jax.random.normal(key, (data.d, width), dtype)
     return _train(
         cast(problem, dtype),

@@ -36,6 +36,11 @@ def non_negative(name: str, value: ScalarLike) -> Float[Array, ""]:
     return _scalar(name, value, "a finite number >= 0", lambda x: x >= 0)
 
 
+def fraction(name: str, value: ScalarLike) -> Float[Array, ""]:
+    """`value` as a floating-point array; ValueError unless 0 ≤ value < 1."""
+    return _scalar(name, value, "a number >= 0 and < 1", lambda x: (x >= 0) & (x < 1))
+
+
 def whole_number(name: str, value: int, minimum: int) -> int:
     """`value` as an int; ValueError unless it is a whole number ≥ `minimum`."""
     try:

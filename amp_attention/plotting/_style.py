@@ -51,6 +51,7 @@ _RC: dict[Any, Any] = {
     "axes.titlesize": 9,
     "axes.labelsize": 9,
     "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "axes.prop_cycle": cycler(color=COLOURS),
@@ -94,6 +95,7 @@ def describe(parameters: Mapping[str, Any]) -> str:
         "kappa": r"\kappa",
         "kappa0": r"\kappa_0",
         "gamma": r"\gamma",
+        "target_d": r"d_\mathrm{target}",
         "noise": r"\Delta",
         "beta": r"\beta",
         "beta0": r"\beta_0",
@@ -108,9 +110,14 @@ def describe(parameters: Mapping[str, Any]) -> str:
     if shown["kappa"] == 1:
         shown["kappa"] = None
     parts = [f"${symbols[name]}={format_number(float(v))}$" for name, v in shown.items() if v is not None]
+    if parameters.get("normalise"):
+        parts.append("$Q_0=1$")
     if (repeats := parameters.get("repeats")) is not None:
         parts.append(f"{repeats} instance{'' if repeats == 1 else 's'}")
     return ",  ".join(parts)
+
+
+ERROR_BARS = "points and error bars: mean ± standard error over instances"
 
 
 def caption(figure: Figure, text: str) -> None:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from amp_attention.plotting._style import (
     COLOURS,
     DOUBLE,
+    ERROR_BARS,
     LABELS,
     MARKS,
     SYMBOLS,
@@ -61,7 +62,9 @@ def learning_curves(
         shown = dict(parameters) | {axis: None, family: _single(points, family)}
         caption(figure, describe(shown))
         handles = _handles(points, family)
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)))
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(5, len(handles)), title=_note(points, panels)
+        )
     return figure
 
 
@@ -88,6 +91,12 @@ def _handles(points: Sequence[Record], family: str) -> list[Line2D]:
     values = family_values(points, family)
     labels = [f"${SYMBOLS[family]}={format_number(value)}$" for value in values] if len(values) > 1 else []
     return family_handles(kinds, zip(labels, COLOURS, strict=False))
+
+
+def _note(points: Sequence[Record], panels: Sequence[str]) -> str | None:
+    """What the error bars are, where there are any."""
+    engines = [point[engine] for point in points for engine in ("amp", "train") if point.get(engine)]
+    return ERROR_BARS if any(_error(record, name) for record in engines for name in panels) else None
 
 
 def _any(points: Sequence[Record], engine: str) -> bool:

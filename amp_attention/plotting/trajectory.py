@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from amp_attention.plotting._style import (
     COLOURS,
     DOUBLE,
+    ERROR_BARS,
     LABELS,
     MARKS,
     caption,
@@ -50,11 +52,13 @@ def amp_trajectories(panels: Sequence[TrajectoryPanel], parameters: Mapping[str,
             axis.set_xlabel(LABELS["iteration"])
             axis.set_ylabel(LABELS[name])
             axis.set_ylim(bottom=0)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel_letters(axes.flat)
         caption(figure, describe(parameters))
         colours = zip([panel.title for panel in panels], COLOURS, strict=False)
         handles = family_handles([MARKS["state_evolution"], MARKS["amp"]], colours)
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        note = ERROR_BARS if any(len(panel.histories) > 1 for panel in panels) else None
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), title=note)
     return figure
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar
 from amp_attention.channels import ChannelAverage
+from amp_attention.numerics.validation import whole_number
 from amp_attention.problem import AttentionProblem
 
 Nodes = Float[Array, "R P D"]
@@ -33,6 +34,7 @@ def state_evolution_nodes(problem: AttentionProblem, nodes: int = 4096, replicas
     Returns:
         Array (replicas, points, D) in the problem's dtype.
     """
+    nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
     return jnp.asarray(problem.channel.nodes(problem.target, nodes, replicas, seed), problem.alpha.dtype)
 
 

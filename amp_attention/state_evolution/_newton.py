@@ -11,6 +11,7 @@ from amp_attention._typing import Array, Bool, Float, Int, Scalar
 
 _MOST_DAMPING = 0.99
 _MOST_INVALID = 20
+_MOST_STALE = 100  # evaluations without a new best residual after which there is no more to be had
 
 
 class FixedPointState(eqx.Module):
@@ -30,6 +31,7 @@ class FixedPointState(eqx.Module):
         wait: damped steps to take before the next Newton step.
         evaluations: calls of F so far.
         invalid: damped candidates in a row at which F was not finite.
+        stale: evaluations since the best norm last fell.
     """
 
     y: Float[Array, " N"]
@@ -45,6 +47,7 @@ class FixedPointState(eqx.Module):
     wait: Int[Array, ""]
     evaluations: Int[Array, ""]
     invalid: Int[Array, ""]
+    stale: Int[Array, ""]
 
 
 class SafeguardedNewton(eqx.Module):
@@ -87,6 +90,7 @@ class SafeguardedNewton(eqx.Module):
             wait=self.warmup,
             evaluations=jnp.int32(0),
             invalid=jnp.int32(0),
+            stale=jnp.int32(0),
         )
 
     def step(self, function: Callable, mix: Callable, state: FixedPointState) -> FixedPointState:
@@ -135,14 +139,19 @@ class SafeguardedNewton(eqx.Module):
             rejected=rejected,
             wait=wait,
             evaluations=state.evaluations + 1,
+            stale=jnp.where(accept & (norm < 0.999 * state.best), 0, state.stale + 1),
             invalid=jnp.where(failed, state.invalid + 1, jnp.where(finite, 0, state.invalid)),
         )
+
+    def stalled(self, state: FixedPointState) -> Bool[Array, ""]:
+        """Whether the residual has stopped falling for good."""
+        return state.stale >= _MOST_STALE
 
     def terminate(self, state: FixedPointState) -> tuple[Bool[Array, ""], RESULTS]:
         """Whether to stop, and how the run then ended."""
         converged = state.residual <= self.tolerance
         lost = state.invalid > _MOST_INVALID
-        out = state.evaluations >= self.max_steps
+        out = (state.evaluations >= self.max_steps) | self.stalled(state)
         result = RESULTS.where(lost, RESULTS.left_domain, RESULTS.max_steps_reached)
         return converged | lost | out, RESULTS.where(converged, RESULTS.successful, result)
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Float, ScalarLike
+from amp_attention.numerics.validation import fraction, positive, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution._equations import Nodes, OrderParameters, channel_equations, prior_equations, update
 from amp_attention.state_evolution._fixed_point import FixedPoint, report_with_errors
@@ -59,12 +60,16 @@ def solve_state_evolution(
         `residual`. Results: `successful`; `integration_error` (no fixed point closer than the standard errors: use more
         nodes); `max_steps_reached`; `left_domain`; `nonfinite`.
 
+    Raises:
+        ValueError: for arguments out of range.
+
     Source: arXiv:2509.24914.
     """
     dtype = problem.alpha.dtype
+    max_steps = whole_number("max_steps", max_steps, 1)
     x = uninformed_start(problem) if start is None else start.overlaps if isinstance(start, FixedPoint) else start
-    tolerance = default_tolerance(dtype) if tolerance is None else tolerance
-    damping = 0.5 if damping is None else damping
+    tolerance = default_tolerance(dtype) if tolerance is None else positive("tolerance", tolerance)
+    damping = 0.5 if damping is None else fraction("damping", damping)
     solver = SafeguardedNewton(
         tolerance=jnp.asarray(tolerance, dtype),
         max_steps=jnp.int32(max_steps),
@@ -117,7 +122,7 @@ def _solve(problem, nodes, start, solver) -> Solution[FixedPoint]:
     point = report_with_errors(problem, chart.overlaps(state.y), nodes)
     errors = point.errors.overlaps / (1 + jnp.abs(point.overlaps))
     # With finitely many nodes F jumps where a node changes between two minima; no fixed point need exist then.
-    unresolved = (result == RESULTS.max_steps_reached) & (state.residual <= jnp.max(errors))
+    unresolved = (result == RESULTS.max_steps_reached) & solver.stalled(state) & (state.residual <= jnp.max(errors))
     result = RESULTS.where(unresolved, RESULTS.integration_error, result)
     finite = jnp.isfinite(point.free_entropy) & jnp.isfinite(point.test_error)
     result = RESULTS.where(finite | (result != RESULTS.successful), result, RESULTS.nonfinite)

@@ -12,7 +12,10 @@ import xarray as xr
 
 from amp_attention._cli.options import OutputOptions, ProblemOptions, Request, SolverOptions
 from amp_attention._cli.results import Results
+from amp_attention._cli.streams import problems_of, replace_closed_streams
 from amp_attention.cli import run
+from amp_attention.plotting import describe, learning_curves
+from amp_attention.plotting._style import ERROR_BARS
 
 NODES = ("--nodes", "256", "--replicas", "4")
 
@@ -62,10 +65,10 @@ def test_foreign_files_stop_a_run_before_it_computes(comparison, capsys, tmp_pat
     assert run(["compare", "--d", "12", "--out", str(tmp_path)]) == 2
 
 
-def results(tmp_path):
-    output = OutputOptions(out=tmp_path, json=True, quiet=True)
+def results(tmp_path, json_option=True):
+    output = OutputOptions(out=tmp_path, json=json_option, quiet=True)
     request = Request("state-evolution", ProblemOptions(lam=(0.1, 0.2, 0.3)), SolverOptions(), output)
-    return Results(request, ["state-evolution"], ["learning_curves"])
+    return Results(request, ["state-evolution"])
 
 
 def test_an_interrupted_sweep_keeps_its_points(tmp_path, capsys):
@@ -103,6 +106,66 @@ def test_a_closed_pipe_is_no_traceback():
     os.close(writer)
     assert b"Traceback" not in done.stderr
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("where", ["/dev/full", "&-"])
+def test_help_to_a_stdout_that_takes_nothing(where):
+    command = f"exec {sys.executable} -m amp_attention.cli --help >{where}"
+    done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "could not be written to stdout" in done.stderr
+
+
+@pytest.mark.parametrize("json_option", [True, False])
+def test_results_are_kept_where_stdout_takes_nothing(tmp_path, capsys, monkeypatch, json_option):
+    def points(_):
+        for lam in (0.1, 0.2, 0.3):
+            yield SimpleNamespace(record={"alpha": 0.5, "lam": lam, "result": "successful"})
+
+    drawn = []
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", None)
+        replace_closed_streams()
+        assert results(tmp_path, json_option).answer(points, 3, lambda *_: drawn.append(1) or {}) == 1
+    assert drawn == [1]
+    assert len(json.loads((tmp_path / "state-evolution.json").read_text())["points"]) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "could not be written to stdout" in err
+
+
+def test_unfinished_points_say_how_far_they_came():
+    bad = {"alpha": 0.5, "lam": 0.1, "result": "max_steps_reached", "message": "stopped"}
+    good = {"result": "successful", "gradient_norm": 1.0}
+    assert problems_of([bad | {"residual": 3e-4}]) == [
+        "alpha 0.5, lam 0.1: max_steps_reached: stopped (residual 0.0003)"
+    ]
+    assert problems_of([bad | {"residual": None}])[0].endswith("stopped")
+    unfinished = bad | {"gradient_norm": 0.02}
+    assert problems_of([bad | {"runs": [good, unfinished]}])[0].endswith("(residual 0.02)")
+    assert problems_of([bad | {"state_evolution": good, "amp": bad | {"runs": [unfinished]}}])[0].endswith(
+        "(residual 0.02)"
+    )
+
+
+def test_an_estimate_in_the_new_folder_of_the_results(tmp_path, capsys):
+    folder = tmp_path / "new"
+    arguments = ["--d", "12", "--test-samples", "2000", "--lam", "0.2", "--quiet"]
+    assert run(["amp", *arguments, "--out", str(folder), "--save-estimate", str(folder / "S.npy")]) == 0
+    assert np.load(folder / "S.npy").shape == (12, 12)
+
+
+def test_the_parameter_line_and_the_meaning_of_error_bars():
+    text = describe({"gamma": 1.5, "target_d": 200, "normalise": True, "repeats": 3})
+    assert "=200$" in text
+    assert "$Q_0=1$" in text
+    records = [{"alpha": a, "lam": 0.1, "amp": {"m": 1.0, "standard_error": {"m": 0.1}}} for a in (0.5, 1.0)]
+    assert learning_curves(records, {}, panels=["m"]).legends[0].get_title().get_text() == ERROR_BARS
+    for record in records:
+        record["amp"]["standard_error"] = None
+    assert learning_curves(records, {}, panels=["m"]).legends[0].get_title().get_text() == ""
 
 
 @pytest.mark.slow

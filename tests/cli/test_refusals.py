@@ -87,6 +87,16 @@ def test_instance_numbers_out_of_range(capsys, command, option, value):
         (["state-evolution", "--target", "wishart"], ["--target", "wishart"]),
         (["amp", "--lam", "0"], ["--lam", "amp", "state-evolution"]),
         (["compare", "--weight-decay", "0"], ["--weight-decay"]),
+        (["amp", "--lam", "0.1", "--lam", "0.2"], ["--lam", "specified multiple times"]),
+        (["amp", "--alpha", "0.1", "--alpha", "0.1"], ["--alpha", "specified multiple times"]),
+        (["amp", "--d", "10", "--d", "20"], ["--d", "specified multiple times"]),
+        (["amp", "--lam", "0.1,0.2,0.10"], ["--lam", "0.1", "once"]),
+        (["amp", "--alpha", "1:2:3:lin"], ["--alpha", "1:2:3:lin"]),
+        (["amp", "--seed", "9" * 30], ["--seed", "9" * 30, "<= 9223372036854775807"]),
+        (["amp", "--out", ""], ["--out", "non-empty"]),
+        (["amp", "--save-estimate", ""], ["--save-estimate", "non-empty"]),
+        (["amp", "--target", ""], ["--target", "''"]),
+        (["compare", "--without", "train", "--optimizer", "adam"], ["--without train", "--optimizer", "adam"]),
         (["state-evolution", "--alpha", "0.1:2:2000", "--lam", "0.1:2:2000"], ["--alpha", "--lam", "4000000"]),
     ],
 )
@@ -111,7 +121,7 @@ def test_wrong_combinations(capsys, arguments, words):
 )
 def test_options_without_an_engine_are_refused_not_ignored(capsys, arguments, words):
     sentence = refused(capsys, *arguments)
-    assert all(word in sentence for word in [*words, "in this version"]), sentence
+    assert all(word in sentence for word in [*words, "is not available in this version"]), sentence
 
 
 @pytest.mark.parametrize(
@@ -151,13 +161,16 @@ def test_missing_target_file(capsys, tmp_path):
 def test_target_files_with_wrong_contents(capsys, tmp_path, array, word):
     np.save(tmp_path / "s.npy", array)
     sentence = refused(capsys, "state-evolution", "--target", tmp_path / "s.npy")
+    assert "--target" in sentence
     assert "s.npy" in sentence
     assert word in sentence
 
 
 def test_target_file_that_is_no_array(capsys, tmp_path):
     (tmp_path / "s.npy").write_text("hello")
-    assert "s.npy" in refused(capsys, "state-evolution", "--target", tmp_path / "s.npy")
+    sentence = refused(capsys, "state-evolution", "--target", tmp_path / "s.npy")
+    assert "--target must be a readable .npy file" in sentence
+    assert "s.npy" in sentence
 
 
 def white_data(n=8, tokens=2, d=4):
@@ -190,7 +203,32 @@ def test_data_file_without_labels(capsys, tmp_path):
 
 def test_data_file_that_is_no_archive(capsys, tmp_path):
     (tmp_path / "data.npz").write_text("hello")
-    assert "--data" in refused(capsys, "amp", "--data", tmp_path / "data.npz")
+    sentence = refused(capsys, "amp", "--data", tmp_path / "data.npz")
+    assert "--data must be a readable .npz file" in sentence
+    assert "data.npz" in sentence
+
+
+def test_damaged_data_file(capsys, tmp_path):
+    np.savez(tmp_path / "data.npz", **white_data())
+    content = bytearray((tmp_path / "data.npz").read_bytes())
+    content[300] ^= 255  # inside the numbers of X
+    (tmp_path / "data.npz").write_bytes(content)
+    assert "--data must be a readable .npz file" in refused(capsys, "amp", "--data", tmp_path / "data.npz")
+
+
+def test_arrays_of_python_objects(capsys, tmp_path):
+    objects = np.array([None, 1], dtype=object)
+    np.save(tmp_path / "s.npy", objects, allow_pickle=True)
+    sentence = refused(capsys, "state-evolution", "--target", tmp_path / "s.npy")
+    assert "--target must hold real numbers" in sentence
+    np.savez(tmp_path / "data.npz", X=white_data()["X"], y=objects)
+    sentence = refused(capsys, "amp", "--data", tmp_path / "data.npz")
+    assert "--data must hold real numbers, got an array y of Python objects" in sentence
+
+
+def test_data_of_dimension_one(capsys, tmp_path):
+    np.savez(tmp_path / "data.npz", **white_data(d=1))
+    assert "d = 1" in refused(capsys, "amp", "--data", tmp_path / "data.npz")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +260,22 @@ def test_estimate_of_a_grid_or_over_a_file(capsys, tmp_path):
     (tmp_path / "S.npy").write_text("mine")
     assert "S.npy" in refused(capsys, "amp", "--save-estimate", tmp_path / "S.npy")
     assert (tmp_path / "S.npy").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "name", ["amp.json", "amp.nc", "learning_curves.png", "../results/amp.csv", ".amp-attention.json"]
+)
+def test_estimate_over_a_file_of_the_results(capsys, tmp_path, name):
+    folder = tmp_path / "results"
+    arguments = ["--out", folder, "--save-estimate", folder / name, "--overwrite"]
+    assert "--save-estimate must not be one of the files" in refused(capsys, "amp", *arguments)
+    assert not folder.exists()
+
+
+def test_estimate_that_is_a_folder_or_in_no_folder(capsys, tmp_path):
+    assert "folder" in refused(capsys, "amp", "--save-estimate", tmp_path, "--overwrite")
+    sentence = refused(capsys, "amp", "--out", tmp_path / "new", "--save-estimate", tmp_path / "other" / "S.npy")
+    assert "existing folder" in sentence
 
 
 def test_out_is_a_file_or_holds_foreign_files(capsys, tmp_path):

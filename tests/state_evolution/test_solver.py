@@ -216,3 +216,25 @@ def test_trajectory_ends_at_the_fixed_point():
     end = jnp.stack([path.Sigma[-1], path.m[-1], path.q[-1]])
     np.testing.assert_allclose(end, solution.value.overlaps, rtol=1e-5)
     np.testing.assert_allclose(path.Sigma_hat[-1], solution.value.Sigma_hat, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"damping": 1.0}, "damping must be a number >= 0 and < 1, got 1.0"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number > 0, got 0.0"),
+        ({"max_steps": 0}, "max_steps must be a whole number >= 1, got 0"),
+    ],
+)
+def test_arguments_out_of_range_are_named(option, message):
+    problem = attention_problem()
+    nodes = state_evolution_nodes(problem)
+    with pytest.raises(ValueError, match=message):
+        solve_state_evolution(problem, nodes, **option)
+
+
+def test_nodes_and_tokens_out_of_range_are_named():
+    with pytest.raises(ValueError, match="nodes must be a whole number >= 1, got 0"):
+        state_evolution_nodes(attention_problem(), nodes=0)
+    with pytest.raises(ValueError, match=r"tokens must be a whole number >= 1, got 1\.5"):
+        attention_problem(tokens=1.5)
