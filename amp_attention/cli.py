@@ -137,6 +137,7 @@ def compare(
     from amp_attention._cli import build, figures, results
 
     grid, theory, finite = build.problems(request), build.theory_settings(request), build.finite_settings(request)
+    build.warn_if_another_target(grid[0].target.law, finite.d)
     engines = ("amp",) if without == "train" else ("amp", "train")
     found = results.Results(request, _arguments)
     found.parameters |= {"d": finite.d, "repeats": finite.repeats}

@@ -22,6 +22,7 @@ from amp_attention.experiments import (
     check_law_memory,
     check_node_memory,
     given_instance,
+    kept_second_moment,
     problem_grid,
     read_eigenvalues,
     run_instances,
@@ -134,10 +135,21 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     )
 
 
+def warn_if_another_target(law: AbstractSpectralLaw, d: int) -> None:
+    """Say so when what is drawn at this d has another second moment than the law that the theory is about."""
+    kept = kept_second_moment(law, d)
+    if abs(kept - 1) > 0.05:
+        say(
+            f"warning: a target drawn at --d {d} has {kept:.2g} times the second moment Q0 of the law, whose list of "
+            f"eigenvalues has another length; theory and data then differ. --target-d {d} (or a list of {d}) avoids it."
+        )
+
+
 def finite_setup(request: Request) -> FiniteSetup:
     """Drawn instances."""
-    settings = finite_settings(request)
-    return FiniteSetup(problems(request), settings)
+    settings, grid = finite_settings(request), problems(request)
+    warn_if_another_target(grid[0].target.law, settings.d)
+    return FiniteSetup(grid, settings)
 
 
 def data_setup(request: Request, path: Path) -> FiniteSetup:

@@ -22,6 +22,7 @@ from amp_attention.experiments._grid import problem_at as problem_at, problem_gr
 from amp_attention.experiments._inputs import (
     check_law_memory as check_law_memory,
     check_node_memory as check_node_memory,
+    kept_second_moment as kept_second_moment,
     read_eigenvalues as read_eigenvalues,
 )
 from amp_attention.experiments._instances import (

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 from amp_attention.data import available_memory
 from amp_attention.numerics.packing import packed_size
+from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw
 
 
 def read_eigenvalues(path: Path) -> np.ndarray:
@@ -57,3 +59,17 @@ def _check(what: str, needed: int) -> None:
             f"{what} need about {needed / gib:.3g} GiB, but {available / gib:.3g} GiB are available; "
             "refused before allocating"
         )
+
+
+def kept_second_moment(law: AbstractSpectralLaw, d: int) -> float:
+    """The share of Q0 = ∫x² that a d×d target drawn from a list of eigenvalues keeps; 1 for every other law.
+
+    A list of another length is drawn through its quantiles (i − ½)/d, which leave out the ends of a heavy tail: far
+    from 1, theory and data are about different targets.
+    """
+    if not isinstance(law, FiniteLaw) or law.eigenvalues.size == d:
+        return 1.0
+    second = float(law.moment(2))
+    levels = (np.arange(d) + 0.5) / d
+    drawn = float(jnp.mean(law.quantiles(jnp.asarray(levels, law.dtype)) ** 2))
+    return drawn / second if second > 0 else 1.0

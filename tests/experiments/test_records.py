@@ -3,7 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from amp_attention.experiments import kept_second_moment
 from amp_attention.experiments._records import average, guarded, mean_and_error
+from amp_attention.spectral_laws import FiniteLaw, MarchenkoPastur
 
 
 def record(m, result="successful", **more):
@@ -58,3 +60,11 @@ def test_numerical_errors_become_results(error, result):
 def test_bugs_and_wrong_arguments_are_not_hidden():
     with pytest.raises(TypeError):
         guarded(raising, TypeError("a bug"))
+
+
+def test_second_moment_kept_by_a_drawn_target():
+    law = FiniteLaw.power_law(1.5, 1000)
+    assert kept_second_moment(law, 1000) == kept_second_moment(MarchenkoPastur(0.5), 10) == 1.0
+    # The largest eigenvalue carries 1/ζ(3) of Q0 and falls between the quantiles of a shorter list.
+    assert kept_second_moment(law, 100) < 0.1
+    assert abs(kept_second_moment(FiniteLaw([1.0, 2.0]), 50) - 1) < 1e-12
