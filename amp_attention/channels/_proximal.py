@@ -77,9 +77,12 @@ def _newton_minimise(problem: _Proximal, start: Float[Array, "K n"]) -> tuple[Ar
     optimizer = damped_newton()
     eps = jnp.finfo(start.dtype).eps
 
-    def active(z, gradient, moved):
-        scale = 1 + jnp.max(jnp.abs(z), axis=0) + jnp.max(jnp.abs(problem.omega), axis=0)
-        return (jnp.max(jnp.abs(gradient), axis=0) > 4 * eps * scale) & (moved > 2 * eps * scale)
+    def active(z, gradient, hessian, moved):
+        size = jnp.max(jnp.abs(z), axis=0)
+        scale = 1 + size + jnp.max(jnp.abs(problem.omega), axis=0)
+        # Rounding of z alone changes the gradient by this much: it cannot be made smaller.
+        noise = jnp.max(jnp.abs(hessian), axis=(0, 1)) * size
+        return (jnp.max(jnp.abs(gradient), axis=0) > 4 * eps * (scale + noise)) & (moved > 2 * eps * scale)
 
     def cond(carry):
         return jnp.any(carry[-1]) & (carry[-2] < _MAX_STEPS)
@@ -87,13 +90,14 @@ def _newton_minimise(problem: _Proximal, start: Float[Array, "K n"]) -> tuple[Ar
     def body(carry):
         z, state, steps, alive = carry
         gradient = problem.gradient(z)
-        arguments = {"value": problem.value(z), "value_fn": problem.value, "hessian": problem.hessian(z)}
+        hessian = problem.hessian(z)
+        arguments = {"value": problem.value(z), "value_fn": problem.value, "hessian": hessian}
         updates, new_state = cast(tuple[Array, NewtonState], optimizer.update(gradient, state, z, **arguments))
         updates = jnp.where(alive, updates, jnp.zeros_like(updates))
         rejected = jnp.max(jnp.abs(updates), axis=0) == 0
         # A rejected step says nothing about convergence unless the shift has already made it negligible.
         moved = jnp.where(rejected & (new_state.shift < 1e8), jnp.inf, jnp.max(jnp.abs(updates), axis=0))
-        return z + updates, new_state, steps + 1, alive & active(z, gradient, moved)
+        return z + updates, new_state, steps + 1, alive & active(z, gradient, hessian, moved)
 
     alive = jnp.ones(start.shape[1:], bool)
     z, _, steps, _ = jax.lax.while_loop(cond, body, (start, optimizer.init(start), jnp.int32(0), alive))
