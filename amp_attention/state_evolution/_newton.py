@@ -139,7 +139,7 @@ class SafeguardedNewton(eqx.Module):
             rejected=rejected,
             wait=wait,
             evaluations=state.evaluations + 1,
-            stale=jnp.where(accept & (norm < 0.999 * state.best), 0, state.stale + 1),
+            stale=jnp.where(accept & (norm < state.best), 0, state.stale + 1),
             invalid=jnp.where(failed, state.invalid + 1, jnp.where(finite, 0, state.invalid)),
         )
 
