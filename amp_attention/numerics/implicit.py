@@ -1,7 +1,7 @@
 """Derivatives of solved equations, by the implicit function theorem.
 
 A solver finds y outside of differentiation; `implicit_root` then makes y a differentiable function of whatever the
-equations depend on, in every mode and to every order, and `trusted` turns derivatives into NaN where it did not converge.
+equations depend on, in every mode and to every order, and `trusted` makes derivatives NaN where it did not converge.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Implicit derivatives: against a root known in closed form, in every mode, to second order, NaN where not to be had."""
+"""Implicit derivatives against a root in closed form, in every mode, to second order; NaN where not to be had."""
 
 import equinox as eqx
 import jax
