@@ -15,23 +15,31 @@ from amp_attention._cli.checks import (
     check_data,
     check_estimate,
     check_finite,
+    check_observable,
     check_problem,
+    check_targets,
+    check_tuning,
     check_unavailable,
     check_without,
 )
 from amp_attention._cli.environment import prepare
 from amp_attention._cli.options import (
+    ANALYSIS,
     INSTANCES,
     OUTPUT,
+    SOLVER,
     InstanceOptions,
     NodeOptions,
+    ObservableOptions,
     OutputOptions,
     ProblemOptions,
     Request,
     SolverOptions,
+    TargetOptions,
+    TargetRequest,
     TrainingOptions,
 )
-from amp_attention._cli.parsing import UsageError, option, path
+from amp_attention._cli.parsing import UsageError, flag, number, option, path, whole
 from amp_attention._cli.streams import abandon_stdout, replace_closed_streams, say
 
 
@@ -145,6 +153,162 @@ def compare(
         lambda tell: experiments.compare(grid, theory, finite, engines=engines, progress=tell),
         len(grid),
         lambda points, parameters: figures.comparison_figures(points, parameters, theory),
+    )
+
+
+@app.command
+def sensitivity(
+    *,
+    problem: ProblemOptions = ProblemOptions(),
+    observable: ObservableOptions = ObservableOptions(),
+    finite_d: Annotated[bool, flag("Also the derivative in lam of AMP at --d.", group=ANALYSIS)] = False,
+    instance: InstanceOptions = InstanceOptions(),
+    nodes: NodeOptions = NodeOptions(),
+    solver: SolverOptions = SolverOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """How does a prediction change with every number of the problem? Exact derivatives at each fixed point."""
+    analysis = {"of": observable.of, "finite_d": finite_d}
+    check_observable(observable.of)
+    request = Request("sensitivity", problem, solver, output, nodes, instance, analysis=analysis)
+    check_unavailable(request)
+    check_problem(request)
+    if finite_d:
+        check_finite(request)
+    prepare(solver.dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import sensitivity_sweep
+
+    grid, settings = build.problems(request), build.theory_settings(request)
+    finite, gamma = build.finite_settings(request) if finite_d else None, build.gamma_chain(request)
+    found = results.Results(request, _arguments)
+    return found.answer(
+        lambda tell: sensitivity_sweep(grid, observable.of, settings, finite=finite, gamma=gamma, progress=tell),
+        len(grid),
+        figures.sensitivity_figures,
+    )
+
+
+@app.command
+def tune(
+    *,
+    problem: ProblemOptions = ProblemOptions(),
+    observable: ObservableOptions = ObservableOptions(),
+    gradient_tolerance: Annotated[
+        float, number("On the derivative of the observable in lam, > 0.", "> 0", group=ANALYSIS)
+    ] = 1e-8,
+    nodes: NodeOptions = NodeOptions(),
+    solver: SolverOptions = SolverOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """Which lam is best at each alpha? Newton on the exact derivative.
+
+    One value of --lam is the first guess; of a list, the ends are the bounds and `curve` has all of it.
+    """
+    analysis = {"of": observable.of, "gradient_tolerance": gradient_tolerance}
+    check_observable(observable.of)
+    request = Request("tune", problem, solver, output, nodes, analysis=analysis)
+    check_unavailable(request)
+    check_problem(request)
+    check_tuning(request)
+    prepare(solver.dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import tuning_sweep
+
+    (grid, options), settings = build.tuning(request), build.theory_settings(request)
+    found = results.Results(request, _arguments)
+    return found.answer(
+        lambda _: tuning_sweep(grid, observable.of, settings, tolerance=gradient_tolerance, **options),
+        len(grid),
+        figures.tuning_figures,
+    )
+
+
+@app.command
+def thresholds(
+    *,
+    target: TargetOptions = TargetOptions(),
+    dtype: Annotated[Literal["float64", "float32"], option("Floating-point type.", group=SOLVER)] = "float64",
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """How many samples per d² for interpolation, perfect recovery, Bayes-optimal recovery? With derivatives."""
+    request = TargetRequest("thresholds", target, dtype, output)
+    check_targets(request)
+    prepare(dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import threshold_sweep
+
+    targets = build.targets(request)
+    found = results.Results(request, _arguments)
+    return found.answer(lambda _: threshold_sweep(targets), len(targets), figures.threshold_figures)
+
+
+@app.command
+def spectrum(
+    *,
+    problem: ProblemOptions = ProblemOptions(),
+    engine: Annotated[Literal["amp", "train"], option("What finds S at --d.", group=INSTANCES)] = "amp",
+    instance: InstanceOptions = InstanceOptions(),
+    training: TrainingOptions = TrainingOptions(),
+    nodes: NodeOptions = NodeOptions(),
+    solver: SolverOptions = SolverOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """What is the spectrum of the learned weights? Density, atom, outliers and phase; with --d, beside eigenvalues."""
+    request = Request("spectrum", problem, solver, output, nodes, instance, training, {"engine": engine})
+    check_unavailable(request)
+    check_problem(request)
+    if instance.d is not None:
+        check_finite(request)
+    prepare(solver.dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import spectrum_sweep
+
+    grid, settings = build.problems(request), build.theory_settings(request)
+    finite = None if instance.d is None else build.finite_settings(request)
+    found = results.Results(request, _arguments)
+    if finite is not None:
+        build.warn_if_another_target(grid[0].target.law, finite.d)
+        found.parameters |= {"d": finite.d, "repeats": finite.repeats}
+    return found.answer(
+        lambda tell: spectrum_sweep(grid, settings, finite=finite, engine=engine, progress=tell),
+        len(grid),
+        lambda points, parameters: figures.spectrum_figures(points, parameters, engine),
+    )
+
+
+@app.command(name="phase-diagram")
+def phase_diagram(
+    *,
+    problem: ProblemOptions = ProblemOptions(),
+    outliers: Annotated[
+        int, whole("Follow the detachment of the largest eigenvalues of a list.", ">= 0", group=ANALYSIS)
+    ] = 3,
+    nodes: NodeOptions = NodeOptions(),
+    solver: SolverOptions = SolverOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """Which phase is the learned spectrum in, and where are the boundaries?
+
+    Without lists, --alpha is 0.05:2:12:log and --lam 0.01:1:12:log.
+    """
+    problem = problem.on_grid(alpha=(0.05, 2.0), lam=(0.01, 1.0), count=12)
+    request = Request("phase-diagram", problem, solver, output, nodes, analysis={"outliers": outliers})
+    check_unavailable(request)
+    check_problem(request)
+    prepare(solver.dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import PhaseDiagram
+
+    grid, settings = build.problems(request), build.theory_settings(request)
+    diagram = PhaseDiagram(settings, outliers)
+    found = results.Results(request, _arguments)
+    found.extras = {"boundaries": diagram.boundaries}
+    rows = [grid[i : i + len(problem.lams())] for i in range(0, len(grid), len(problem.lams()))]
+    return found.answer(
+        lambda tell: diagram.rows(rows, tell),
+        len(grid),
+        lambda points, parameters: figures.phase_figures(points, parameters, diagram.boundaries),
     )
 
 

@@ -1,16 +1,19 @@
 """From checked options to the problems of the experiments; refuses what does not fit in memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._cli.arrays import check_archive, check_array, readable
-from amp_attention._cli.options import Request
+from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
 from amp_attention.data import Data, check_memory, load_npz, sample_size, whiteness
@@ -27,8 +30,9 @@ from amp_attention.experiments import (
     read_eigenvalues,
     run_instances,
 )
-from amp_attention.problem import AttentionProblem
-from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw
+from amp_attention.problem import AttentionProblem, attention_head, cast
+from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw, MarchenkoPastur
+from amp_attention.targets import Target
 
 
 @contextmanager
@@ -44,8 +48,8 @@ def _dtype(request: Request) -> Any:
     return np.dtype(request.solver.dtype)
 
 
-def problems(request: Request) -> list[AttentionProblem]:
-    """The grid, alpha outermost."""
+def problems(request: Request, lams: Sequence[float] | None = None) -> list[AttentionProblem]:
+    """The grid, alpha outermost; with other values of λ̃ than those of the options if given."""
     described = request.describe()
     options: dict[str, Any] = {name: described[name] for name in ("tokens", "noise")}
     options |= {"beta": request.problem.beta, "beta0": request.problem.beta0}
@@ -53,7 +57,41 @@ def problems(request: Request) -> list[AttentionProblem]:
         options["kappa0"] = request.problem.kappa0
     with usage_errors():
         law = spectral_law(described)
-        return problem_grid(described["alpha"], described["lam"], law=law, dtype=_dtype(request), **options)
+        return problem_grid(described["alpha"], lams or described["lam"], law=law, dtype=_dtype(request), **options)
+
+
+def tuning(request: Request) -> tuple[list[AttentionProblem], dict[str, Any]]:
+    """One problem an α, at the first guess of λ̃, and the bounds and grid of `tuning_sweep`."""
+    lams = sorted(request.problem.lams())
+    if len(lams) == 1:
+        return problems(request, lams), {}
+    middle = math.sqrt(lams[0] * lams[-1])
+    return problems(request, [middle]), {"bounds": (lams[0], lams[-1]), "grid": lams}
+
+
+def targets(request: TargetRequest) -> list[Target]:
+    """The grid of `thresholds`, tokens outermost."""
+    described = request.describe()
+    with usage_errors():
+        law = spectral_law(described)
+        grid = itertools.product(described["tokens"], described["kappa0"], described["noise"])
+        return [_target(law, tokens, kappa0, noise, np.dtype(request.dtype)) for tokens, kappa0, noise in grid]
+
+
+def _target(law: AbstractSpectralLaw | None, tokens: int, kappa0: float | None, noise: float, dtype: Any) -> Target:
+    return cast(Target(law or MarchenkoPastur(kappa0), attention_head(tokens, 1.0), noise), dtype)
+
+
+def gamma_chain(request: Request) -> Callable[[Any], Any] | None:
+    """From a gradient in the eigenvalues of a power law to that in its exponent; None for other targets."""
+    described = request.describe()
+    if described["target"] != "power-law":
+        return None
+    d, normalise = described["target_d"], described["normalise"]
+    gamma = jnp.asarray(described["gamma"], _dtype(request))
+    eigenvalues = lambda gamma: FiniteLaw.power_law(gamma, d, normalise).eigenvalues  # noqa: E731
+    _, along = jax.jvp(eigenvalues, (gamma,), (jnp.ones_like(gamma),))
+    return lambda gradient: jnp.sum(gradient * along)
 
 
 def spectral_law(described: dict[str, Any]) -> AbstractSpectralLaw | None:

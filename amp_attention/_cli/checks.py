@@ -1,10 +1,19 @@
 """Combinations of options that are refused, before anything expensive is imported or allocated."""
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from amp_attention._cli.names import MANIFEST, result_files
-from amp_attention._cli.options import InstanceOptions, ProblemOptions, Request, TrainingOptions
+from amp_attention._cli.names import MANIFEST, OBSERVABLES, result_files
+from amp_attention._cli.options import (
+    InstanceOptions,
+    ProblemOptions,
+    Request,
+    TargetOptions,
+    TargetRequest,
+    TrainingOptions,
+)
 from amp_attention._cli.parsing import UsageError
 
 LARGEST_GRID = 1_000_000
@@ -42,6 +51,14 @@ def check_unavailable(
 def check_problem(request: Request) -> None:
     """Target options that contradict each other, and lists whose product is absurd."""
     problem = request.problem
+    check_law(problem)
+    _check_lists(problem)
+    size = len(problem.alphas()) * len(problem.lams())
+    refuse(size > LARGEST_GRID, f"--alpha and --lam must make a grid of at most {LARGEST_GRID} points, got {size}.")
+
+
+def check_law(problem: ProblemOptions | TargetOptions) -> None:
+    """Options of a spectrum that contradict each other."""
     target = "marchenko-pastur" if problem.target is None else problem.target
     if target != "power-law":
         for name in ("gamma", "target_d", "normalise"):
@@ -57,17 +74,41 @@ def check_problem(request: Request) -> None:
             f"--target must be marchenko-pastur, power-law or a .npy file of eigenvalues, got {target!r}.",
         )
         check_readable("--target", Path(target))
-    _check_lists(problem)
-    size = len(problem.alphas()) * len(problem.lams())
-    refuse(size > LARGEST_GRID, f"--alpha and --lam must make a grid of at most {LARGEST_GRID} points, got {size}.")
+
+
+def check_targets(request: TargetRequest) -> None:
+    """The grid of `thresholds`."""
+    check_law(request.target)
+    for name in ("tokens", "kappa0", "noise"):
+        check_list(_dashed(name), getattr(request.target, name))
+    fractional = next((value for value in request.target.tokens or () if value != int(value)), None)
+    refuse(fractional is not None, f"--tokens must be a whole number >= 1, got {fractional}.")
+    size = math.prod(len(values) for values in request.target.lists().values())
+    refuse(size > LARGEST_GRID, f"--tokens, --kappa0 and --noise must make at most {LARGEST_GRID} points, got {size}.")
+
+
+def check_observable(name: str) -> None:
+    """A field of the fixed point that can be differentiated."""
+    refuse(name not in OBSERVABLES, f"--of must be one of {', '.join(OBSERVABLES)}, got {name!r}.")
+
+
+def check_tuning(request: Request) -> None:
+    """`tune` varies λ̃ itself: a list is its bounds."""
+    name = "--lam" if request.problem.weight_decay is None else "--weight-decay"
+    lams = request.problem.lams()
+    refuse(min(lams) <= 0, f"{name} must be > 0 for tune, which works in log λ̃, got {min(lams)}.")
+
+
+def check_list(name: str, given: Sequence[float] | None) -> None:
+    """Every value of a list once: twice would be the same points of the grid twice."""
+    twice = next((value for value, count in Counter(given or ()).items() if count > 1), None)
+    refuse(twice is not None, f"{name} must hold every value once, got {twice} more than once.")
 
 
 def _check_lists(problem: ProblemOptions) -> None:
-    """Every value of a list once: twice would be the same points of the grid twice."""
-    lists = (("--alpha", problem.alpha), ("--lam", problem.lam), ("--weight-decay", problem.weight_decay))
-    for name, given in lists:
-        twice = next((value for value, count in Counter(given or ()).items() if count > 1), None)
-        refuse(twice is not None, f"{name} must hold every value once, got {twice} more than once.")
+    check_list("--alpha", problem.alpha)
+    check_list("--lam", problem.lam)
+    check_list("--weight-decay", problem.weight_decay)
 
 
 def check_without(without: str | None, training: TrainingOptions) -> None:

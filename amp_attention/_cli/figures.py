@@ -8,9 +8,9 @@ import numpy as np
 from amp_attention.experiments import (
     ComparisonPoint,
     FinitePoint,
+    SpectrumPoint,
     TheorySettings,
     TheorySweep,
-    predicted_spectrum,
     predicted_trajectory,
     problem_at,
     refine,
@@ -25,8 +25,15 @@ from amp_attention.plotting import (
     format_number,
     grid_axes,
     learning_curves,
+    phase_diagram,
+    sensitivity_curves,
+    spectra_by_phase,
+    spectrum_panel,
+    threshold_lines,
+    tuning_curves,
 )
 from amp_attention.plotting.learning_curves import PANELS, family_values
+from amp_attention.spectrum import learned_spectrum
 
 CURVE_POINTS = 24
 TRAJECTORY_STEPS = 40
@@ -73,6 +80,50 @@ def comparison_figures(
     return figures
 
 
+def sensitivity_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `sensitivity`."""
+    return _unless_empty("sensitivity", sensitivity_curves(_records(points), parameters))
+
+
+def tuning_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `tune`."""
+    return _unless_empty("tuning", tuning_curves(_records(points), parameters))
+
+
+def threshold_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `thresholds`."""
+    return _unless_empty("thresholds", threshold_lines(_records(points), parameters))
+
+
+def spectrum_figures(points: Sequence[SpectrumPoint], parameters: Mapping[str, Any], engine: str) -> dict[str, Any]:
+    """Of `spectrum`: each phase once where all points differ in it, else first, middle and last point."""
+    solved = [point for point in points if point.spectrum is not None]
+    phases = [point.record["phase"] for point in solved]
+    apart = len(set(phases)) == len(phases)
+    panels = [
+        spectrum_panel(_title(point.record), point.spectrum, point.eigenvalues)
+        for point in (solved if apart else _spread(solved))
+        if point.spectrum is not None
+    ]
+    draw = spectra_by_phase if apart else eigenvalue_histograms
+    return {"spectra": draw(panels, parameters, source=MARKS[engine][0])} if panels else {}
+
+
+def phase_figures(
+    points: Sequence[Any], parameters: Mapping[str, Any], boundaries: Mapping[str, Sequence[Sequence[float]]]
+) -> dict[str, Any]:
+    """Of `phase-diagram`."""
+    return {"phase_diagram": phase_diagram(_records(points), parameters, boundaries)}
+
+
+def _records(points: Sequence[Any]) -> list[dict[str, Any]]:
+    return [point.record for point in points]
+
+
+def _unless_empty(name: str, figure: Any) -> dict[str, Any]:
+    return {} if figure is None else {name: figure}
+
+
 def _between(points: Sequence[ComparisonPoint], records: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Problems between those of the grid, for smooth lines."""
     axis, family = grid_axes(records)
@@ -107,8 +158,10 @@ def _title(record: Mapping[str, Any]) -> str:
 
 
 def _spectrum(point: ComparisonPoint) -> SpectrumPanel:
-    law = predicted_spectrum(point.theory)
-    return SpectrumPanel(_title(point.record), _eigenvalues(point.finite["amp"]), law.s, law.density, law.atom)
+    value = point.theory.value
+    s, density = learned_spectrum(point.theory.problem, value).grid()
+    eigenvalues = _eigenvalues(point.finite["amp"])
+    return SpectrumPanel(_title(point.record), eigenvalues, s, density, float(value.zero_fraction))
 
 
 def _trajectory(point: ComparisonPoint, nodes: Any) -> TrajectoryPanel:

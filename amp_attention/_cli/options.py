@@ -4,25 +4,53 @@ None stands for "not given": several options are refused beside another one, so 
 """
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from amp_attention._cli.parsing import UsageError, flag, number, option, path, values, whole
+from amp_attention._cli.names import OBSERVABLES
+from amp_attention._cli.parsing import UsageError, flag, logarithmic, number, option, path, values, whole
 
 Values = tuple[float, ...]
 
-PROBLEM, INSTANCES, TRAINING, SOLVER, OUTPUT = (
+PROBLEM, ANALYSIS, INSTANCES, TRAINING, SOLVER, OUTPUT = (
     Group(name, sort_key=position)
-    for position, name in enumerate(("Problem", "Instances", "Training", "Solver", "Output"))
+    for position, name in enumerate(("Problem", "Analysis", "Instances", "Training", "Solver", "Output"))
 )
 
 
 @Parameter(name="*", group=PROBLEM)
 @dataclass(frozen=True, kw_only=True)
-class ProblemOptions:
+class LawOptions:
+    """The spectrum of S0."""
+
+    target: Annotated[
+        str | None,
+        option("marchenko-pastur, power-law, or a .npy file of eigenvalues of S0. [default: marchenko-pastur]"),
+    ] = None
+    gamma: Annotated[float | None, number("Exponent of the power-law target, > 0. [default: 1.5]", "> 0")] = None
+    target_d: Annotated[int | None, whole("Number of eigenvalues of the power-law target. [default: 1000]", ">= 1")] = (
+        None
+    )
+    normalise: Annotated[bool, flag("Scale the power-law target to Q0 = 1.")] = False
+
+    def law_options(self) -> dict[str, Any]:
+        """What of these has a meaning, defaults filled in; null where it has none."""
+        name = self.target or "marchenko-pastur"
+        power_law = name == "power-law"
+        return {
+            "target": name,
+            "gamma": _default(self.gamma, 1.5) if power_law else None,
+            "target_d": _default(self.target_d, 1000) if power_law else None,
+            "normalise": self.normalise if power_law else None,
+        }
+
+
+@Parameter(name="*", group=PROBLEM)
+@dataclass(frozen=True, kw_only=True)
+class ProblemOptions(LawOptions):
     """What is learned from what."""
 
     tokens: Annotated[int | None, whole("T >= 1; 1 means the linear head. [default: 2]", ">= 1")] = None
@@ -43,15 +71,6 @@ class ProblemOptions:
     noise: Annotated[float | None, number("Δ >= 0, the variance of the label noise. [default: 0.5]", ">= 0")] = None
     beta: Annotated[float, number("Inverse temperature of the student, > 0.", "> 0")] = 1.0
     beta0: Annotated[float | None, number("Inverse temperature of the target, > 0. [default: --beta]", "> 0")] = None
-    target: Annotated[
-        str | None,
-        option("marchenko-pastur, power-law, or a .npy file of eigenvalues of S0. [default: marchenko-pastur]"),
-    ] = None
-    gamma: Annotated[float | None, number("Exponent of the power-law target, > 0. [default: 1.5]", "> 0")] = None
-    target_d: Annotated[int | None, whole("Number of eigenvalues of the power-law target. [default: 1000]", ">= 1")] = (
-        None
-    )
-    normalise: Annotated[bool, flag("Scale the power-law target to Q0 = 1.")] = False
     penalty: Annotated[
         Literal["nuclear", "frobenius"], option("Penalty on S (frobenius: not available in this version).")
     ] = "nuclear"
@@ -73,6 +92,12 @@ class ProblemOptions:
     def alphas(self) -> Values:
         """α of every row of the grid."""
         return (0.5,) if self.alpha is None else self.alpha
+
+    def on_grid(self, alpha: tuple[float, float], lam: tuple[float, float], count: int) -> "ProblemOptions":
+        """With logarithmic ranges (low, high) in place of what was not given."""
+        alphas = logarithmic(*alpha, count) if self.alpha is None else self.alpha
+        given = self.lam is not None or self.weight_decay is not None
+        return replace(self, alpha=alphas, lam=self.lam if given else logarithmic(*lam, count))
 
 
 @Parameter(name="*", group=SOLVER)
@@ -131,6 +156,35 @@ class TrainingOptions:
     ] = "seq2lab"
 
 
+@Parameter(name="*", group=ANALYSIS)
+@dataclass(frozen=True, kw_only=True)
+class ObservableOptions:
+    """What is differentiated or tuned."""
+
+    of: Annotated[str, option(f"Observable of the fixed point: {', '.join(OBSERVABLES)}.")] = "test_error"
+
+
+@Parameter(name="*", group=PROBLEM)
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(LawOptions):
+    """Lists of targets, for `thresholds`; their product grid, tokens outermost."""
+
+    tokens: Annotated[Values | None, values("T >= 1; 1 means the linear head. A list. [default: 2]", ">= 1")] = None
+    kappa0: Annotated[
+        Values | None, values("Teacher width p0/d > 0 (Marchenko-Pastur target). A list. [default: 0.5]", "> 0")
+    ] = None
+    noise: Annotated[Values | None, values("Δ >= 0. A list. [default: 0.5]", ">= 0")] = None
+
+    def lists(self) -> dict[str, list[Any]]:
+        """The axes of the grid."""
+        named = self.law_options()["target"] != "marchenko-pastur"
+        return {
+            "tokens": [int(value) for value in _default(self.tokens, (2,))],
+            "kappa0": [None] if named else list(_default(self.kappa0, (0.5,))),
+            "noise": list(_default(self.noise, (0.5,))),
+        }
+
+
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
@@ -155,37 +209,55 @@ class Request:
     nodes: NodeOptions = field(default_factory=NodeOptions)
     instance: InstanceOptions = field(default_factory=InstanceOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    analysis: dict[str, Any] = field(default_factory=dict)  # options of this command alone
 
     def settings(self) -> dict[str, Any]:
         """The `settings` entry of the JSON document: how it was computed, as given (null: the default)."""
         groups: list[Any] = [self.solver]
-        if self.command in ("state-evolution", "compare"):
+        if self.command not in ("amp", "train"):
             groups.append(self.nodes)
-        if self.command != "state-evolution":
+        if self.command in ("amp", "train", "compare", "sensitivity", "spectrum"):
             groups.append(self.instance)
-        if self.command in ("train", "compare"):
+        if self.command in ("train", "compare", "spectrum"):
             groups.append(self.training)
-        return {name: value for group in groups for name, value in asdict(group).items()}
+        return self.analysis | {name: value for group in groups for name, value in asdict(group).items()}
 
     def describe(self) -> dict[str, Any]:
         """The `problem` entry of the JSON document: every problem option, null where it has no meaning."""
         problem = self.problem
-        name = problem.target or "marchenko-pastur"
-        power_law = name == "power-law"
-        return asdict(problem) | {
-            "tokens": problem.tokens or 2,
-            "alpha": list(problem.alphas()),
-            "lam": list(problem.lams()),
-            "weight_decay": None if problem.weight_decay is None else list(problem.weight_decay),
-            "kappa0": _default(problem.kappa0, 0.5) if name == "marchenko-pastur" else None,
-            "noise": _default(problem.noise, 0.5),
-            "beta": None if problem.tokens == 1 else problem.beta,
-            "beta0": None if problem.tokens == 1 else _default(problem.beta0, problem.beta),
-            "target": name,
-            "gamma": _default(problem.gamma, 1.5) if power_law else None,
-            "target_d": _default(problem.target_d, 1000) if power_law else None,
-            "normalise": problem.normalise if power_law else None,
-        }
+        law = problem.law_options()
+        return (
+            asdict(problem)
+            | law
+            | {
+                "tokens": problem.tokens or 2,
+                "alpha": list(problem.alphas()),
+                "lam": list(problem.lams()),
+                "weight_decay": None if problem.weight_decay is None else list(problem.weight_decay),
+                "kappa0": _default(problem.kappa0, 0.5) if law["target"] == "marchenko-pastur" else None,
+                "noise": _default(problem.noise, 0.5),
+                "beta": None if problem.tokens == 1 else problem.beta,
+                "beta0": None if problem.tokens == 1 else _default(problem.beta0, problem.beta),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class TargetRequest:
+    """`thresholds` with its options: a grid of targets instead of a grid of problems."""
+
+    command: str
+    target: TargetOptions
+    dtype: str
+    output: OutputOptions
+
+    def settings(self) -> dict[str, Any]:
+        """The `settings` entry of the JSON document."""
+        return {"dtype": self.dtype}
+
+    def describe(self) -> dict[str, Any]:
+        """The `problem` entry of the JSON document."""
+        return self.target.lists() | self.target.law_options()
 
 
 def _default(value: Any, default: Any) -> Any:

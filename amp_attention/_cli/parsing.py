@@ -94,8 +94,13 @@ def _range(name: str, text: str, allowed: str) -> list[float]:
         return _linear(low, high, count)
     if low <= 0 or high <= 0:
         raise UsageError(f"{name} must be > 0 in a logarithmic range, got {text!r}.")
+    return list(logarithmic(low, high, count))
+
+
+def logarithmic(low: float, high: float, count: int) -> tuple[float, ...]:
+    """`count` values from low to high, equally spaced in the logarithm."""
     inner = _linear(math.log(low), math.log(high), count)[1:-1]
-    return [low, *map(math.exp, inner), high][:count]
+    return (low, *map(math.exp, inner), high)[:count]
 
 
 def _linear(low: float, high: float, count: int) -> list[float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from amp_attention._cli.names import result_files
-from amp_attention._cli.options import Request
+from amp_attention._cli.names import SERIES, axes, result_files
+from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import Progress, deliver, problems_of, say, table
 from amp_attention.experiments import (
@@ -19,6 +19,7 @@ from amp_attention.experiments import (
     dataset,
     point_rows,
     run_rows,
+    series_rows,
     to_csv,
     to_json,
     to_netcdf,
@@ -41,7 +42,7 @@ class Results:
 
     def __init__(
         self,
-        request: Request,
+        request: Request | TargetRequest,
         arguments: Sequence[str],
         overrides: Mapping[str, Any] | None = None,
     ):
@@ -49,6 +50,7 @@ class Results:
         self.started = self.saved = time.perf_counter()
         self.problem = request.describe() | dict(overrides or {})
         self.parameters: dict[str, Any] = dict(self.problem)  # for the captions of figures
+        self.extras: Mapping[str, Any] = {}  # more entries of the document, filled while points come
         self.points: list[Any] = []
         self.folder = self._open()
 
@@ -101,7 +103,7 @@ class Results:
             "settings": self.request.settings(),
             "seconds": time.perf_counter() - self.started,
             "points": self.records,
-        }
+        } | dict(self.extras)
 
     def save(self, complete: bool = True) -> None:
         """Write tables and document; a netCDF file of the whole when complete."""
@@ -110,7 +112,7 @@ class Results:
             return
         command, records = self.request.command, self.records
         self._write(f"{command}.json", to_json(self.document()) + "\n")
-        for name, rows in ((command, point_rows(records)), (f"{command}-runs", run_rows(records))):
+        for name, rows in ((command, point_rows(records)), (SERIES.get(command, ""), self._series())):
             if rows:
                 self._write(f"{name}.csv", to_csv(rows, columns(rows)))
         lines = [command_line(self.arguments), *(f"{name} {version}" for name, version in versions().items())]
@@ -118,8 +120,22 @@ class Results:
         if complete and records:
             attributes = {"command_line": lines[0], "versions": to_json(versions()), "problem": to_json(self.problem)}
             attributes["settings"] = to_json(self.request.settings())
-            grid = dataset(records, self.problem["alpha"], self.problem["lam"], attributes)
+            grid = dataset(records, {axis: self.problem[axis] for axis in axes(command)}, attributes)
             self._write(f"{command}.nc", to_netcdf(grid))
+
+    def _series(self) -> list[dict[str, Any]]:
+        """Rows of the command's second table: runs, curves, densities or boundaries."""
+        records = self.records
+        match self.request.command:
+            case "tune":
+                return [{"alpha": r["alpha"]} | entry for r in records for entry in r["curve"]]
+            case "spectrum":
+                solved = [r for r in records if r["x"] is not None]
+                return series_rows(solved, ("alpha", "lam"), ("x", "density"))
+            case "phase-diagram":
+                lines = self.extras.get("boundaries", {}).items()
+                return [{"boundary": name, "alpha": a, "lam": lam} for name, line in lines for a, lam in line]
+        return run_rows(records) if self.request.command in SERIES else []
 
     def save_figures(self, figures: Mapping[str, Any]) -> None:
         """PNG and PDF of each figure."""
@@ -167,7 +183,7 @@ class Results:
             printed = deliver(to_json(self.document()))
         elif self.points:
             printed = deliver(table(self.request.command, self.records))
-        for sentence in problems_of(self.records):
+        for sentence in problems_of(self.request.command, self.records):
             say(sentence)
         return printed
 

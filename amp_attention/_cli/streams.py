@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from amp_attention._cli.names import axes
+
 Column = tuple[str, str]  # header, path of names in the record
 
 FINITE_COLUMNS: tuple[Column, ...] = (
@@ -23,10 +25,19 @@ FINITE_COLUMNS: tuple[Column, ...] = (
     ("zero_frac", "zero_fraction"),
     ("result", "result"),
 )
+PLACE: tuple[Column, ...] = (("alpha", "alpha"), ("lam", "lam"))
+END: tuple[Column, ...] = (("result", "result"),)
+SPECTRUM_COLUMNS: tuple[Column, ...] = (
+    ("phase", "phase"),
+    ("rank_frac", "rank_fraction"),
+    ("delta", "delta"),
+    ("epsilon", "epsilon"),
+    ("eta", "eta"),
+    ("replicon", "replicon"),
+)
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "state-evolution": (
-        ("alpha", "alpha"),
-        ("lam", "lam"),
+        *PLACE,
         ("test_error", "test_error"),
         ("objective", "train_objective"),
         ("sq_error", "squared_error"),
@@ -35,8 +46,55 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("rank_frac", "rank_fraction"),
         ("replicon", "replicon"),
         ("stable", "stable"),
-        ("result", "result"),
+        *END,
     ),
+    "sensitivity": (
+        *PLACE,
+        ("of", "of"),
+        ("value", "value"),
+        ("d/dalpha", "gradients.alpha"),
+        ("d/dlam", "gradients.lam"),
+        ("d2/dlam2", "second.lam"),
+        ("d/dbeta", "gradients.beta"),
+        ("d/dbeta0", "gradients.beta0"),
+        ("d/dnoise", "gradients.noise"),
+        ("d/dkappa0", "gradients.kappa0"),
+        ("AMP:d/dlam", "finite_d.lam"),
+        *END,
+    ),
+    "tune": (
+        ("alpha", "alpha"),
+        ("lam_opt", "lam_opt"),
+        ("bound", "bound"),
+        ("value", "value"),
+        ("test_error", "test_error"),
+        ("gradient", "gradient"),
+        ("curvature", "curvature"),
+        ("solves", "solves"),
+        ("stable", "stable"),
+        *END,
+    ),
+    "thresholds": (
+        ("tokens", "tokens"),
+        ("kappa0", "kappa0"),
+        ("noise", "noise"),
+        ("interpolation", "alpha_interpolation"),
+        ("d/dnoise", "gradients.alpha_interpolation.noise"),
+        ("d/dkappa0", "gradients.alpha_interpolation.kappa0"),
+        ("recovery", "alpha_recovery"),
+        ("d/dkappa0", "gradients.alpha_recovery.kappa0"),
+        ("bayes", "alpha_bayes"),
+        ("d/dkappa0", "gradients.alpha_bayes.kappa0"),
+        *END,
+    ),
+    "spectrum": (
+        *PLACE,
+        *SPECTRUM_COLUMNS,
+        ("W1", "distance.wasserstein"),
+        ("KS", "distance.ks"),
+        *END,
+    ),
+    "phase-diagram": (*PLACE, *SPECTRUM_COLUMNS, *END),
     "amp": FINITE_COLUMNS,
     "train": FINITE_COLUMNS,
     "compare": (
@@ -76,13 +134,18 @@ class Progress:
         if self._bar is not None:
             self._bar.update()
         elif not self.quiet:
-            where = f"alpha {record['alpha']:.6g}, lam {record['lam']:.6g}"
-            say(f"{self.command} {self.done}/{self.total}: {where}: {record['result']}")
+            say(f"{self.command} {self.done}/{self.total}: {place(self.command, record)}: {record['result']}")
 
     def close(self) -> None:
         """Clear the bar."""
         if self._bar is not None:
             self._bar.close()
+
+
+def place(command: str, record: Mapping[str, Any]) -> str:
+    """Where on its grid a point is."""
+    known = ((name, record[name]) for name in axes(command))
+    return ", ".join(f"{name} {value:.6g}" for name, value in known if value is not None and math.isfinite(value))
 
 
 def say(text: str) -> None:
@@ -151,10 +214,10 @@ def _number(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:.5g}"
 
 
-def problems_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def problems_of(command: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
     """One sentence for each point that is not a success."""
     return [
-        f"alpha {r['alpha']:.6g}, lam {r['lam']:.6g}: {r['result']}: {r.get('message', '')}{_reached(r)}"
+        f"{place(command, r)}: {r['result']}: {r.get('message', '')}{_reached(r)}"
         for r in records
         if r["result"] != "successful"
     ]

@@ -6,4 +6,9 @@ from amp_attention.amp._damping import (
     AutomaticDamping as AutomaticDamping,
     FixedDamping as FixedDamping,
 )
-from amp_attention.amp._loop import AMPEstimate as AMPEstimate, AMPHistory as AMPHistory, solve_amp as solve_amp
+from amp_attention.amp._estimate import AMPEstimate as AMPEstimate, AMPHistory as AMPHistory
+from amp_attention.amp._implicit import (
+    differentiable_estimate as differentiable_estimate,
+    objective_gradient as objective_gradient,
+)
+from amp_attention.amp._loop import solve_amp as solve_amp

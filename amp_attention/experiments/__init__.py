@@ -30,19 +30,24 @@ from amp_attention.experiments._instances import (
     draw_instance as draw_instance,
     given_instance as given_instance,
 )
+from amp_attention.experiments._phases import PhaseDiagram as PhaseDiagram, PhasePoint as PhasePoint
 from amp_attention.experiments._predictions import (
-    PredictedSpectrum as PredictedSpectrum,
     is_logarithmic as is_logarithmic,
-    predicted_spectrum as predicted_spectrum,
     predicted_trajectory as predicted_trajectory,
     refine as refine,
     theory_curve as theory_curve,
 )
+from amp_attention.experiments._sensitivity import (
+    SensitivityPoint as SensitivityPoint,
+    sensitivity_sweep as sensitivity_sweep,
+)
+from amp_attention.experiments._spectra import SpectrumPoint as SpectrumPoint, spectrum_sweep as spectrum_sweep
 from amp_attention.experiments._tables import (
     columns as columns,
     dataset as dataset,
     point_rows as point_rows,
     run_rows as run_rows,
+    series_rows as series_rows,
 )
 from amp_attention.experiments._theory import (
     TheoryPoint as TheoryPoint,
@@ -50,4 +55,9 @@ from amp_attention.experiments._theory import (
     TheorySweep as TheorySweep,
     state_evolution_sweep as state_evolution_sweep,
 )
+from amp_attention.experiments._thresholds import (
+    ThresholdPoint as ThresholdPoint,
+    threshold_sweep as threshold_sweep,
+)
 from amp_attention.experiments._timing import Timing as Timing, timed as timed
+from amp_attention.experiments._tuning import TuningPoint as TuningPoint, tuning_sweep as tuning_sweep

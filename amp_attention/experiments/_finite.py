@@ -103,6 +103,11 @@ ENGINES: dict[str, Engine] = {"amp": _amp, "train": _train}
 EXTRA_NAMES: dict[str, tuple[str, ...]] = {"amp": AMP_NAMES, "train": ()}
 
 
+def solve_instance(engine: str, problem: AttentionProblem, instance: Instance, settings: FiniteSettings) -> Any:
+    """The engine's own `Solution` on one instance; `engine` is "amp" or "train"."""
+    return ENGINES[engine](problem, instance, settings)
+
+
 def run_engine(
     engine: str, problem: AttentionProblem, instance: Instance, settings: FiniteSettings, repeat: int = 0
 ) -> FiniteRun:
@@ -121,7 +126,7 @@ def run_engine(
     n, d = instance.data.X.shape[0], instance.data.X.shape[-1]
     problem = problem_at(problem, alpha=n / d**2)
     head = {"repeat": repeat, "seed": settings.seed, "d": d, "n": n, "alpha": n / d**2}
-    answer, failed = guarded(timed, ENGINES[engine], problem, instance, settings)
+    answer, failed = guarded(timed, solve_instance, engine, problem, instance, settings)
     names = FINITE_NAMES + EXTRA_NAMES[engine]
     if failed is not None:
         unknown = ("test_error_standard_error", "gradient_norm", "seconds", "seconds_per_iteration", "compile_seconds")

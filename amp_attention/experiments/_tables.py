@@ -1,4 +1,4 @@
-"""Points as tables: flat rows for CSV, an xarray Dataset over (alpha, lam) for netCDF."""
+"""Points as tables: flat rows for CSV, an xarray Dataset over the axes of the grid for netCDF."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -64,29 +64,36 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
+def series_rows(points: Sequence[Mapping[str, Any]], axes: Sequence[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    """One row an entry of the lists `names` of a point (of equal lengths), beside the point's place on the grid."""
+    rows = []
+    for point in points:
+        where = {axis: point[axis] for axis in axes}
+        rows += [where | dict(zip(names, entry, strict=True)) for entry in zip(*(point[n] for n in names), strict=True)]
+    return rows
+
+
 def dataset(
     points: Sequence[Mapping[str, Any]],
-    alphas: Sequence[float],
-    lams: Sequence[float],
+    axes: Mapping[str, Sequence[float]],
     attributes: Mapping[str, str] | None = None,
 ) -> xr.Dataset:
-    """Observables over (alpha, lam), and of each run over (alpha, lam, repeat).
+    """Observables over the axes of a grid, and of each run over these and `repeat`.
 
     Args:
-        points: records in grid order, alpha outermost; those at the end may be missing (an interrupted sweep).
-        alphas: rows of the grid.
-        lams: columns of the grid.
+        points: records in grid order, first axis outermost; those at the end may be missing (an interrupted sweep).
+        axes: names and values, for instance of alpha and lam.
         attributes: of the dataset: command line, versions, problem.
 
     Returns:
         A dataset whose missing entries are NaN or empty strings.
     """
-    rows = [{k: v for k, v in row.items() if k not in ("alpha", "lam")} for row in point_rows(points)]
-    shape = (len(alphas), len(lams))
-    data: dict[str, Any] = {name: (("alpha", "lam"), _grid(rows, name, shape)) for name in columns(rows)}
+    rows = [{k: v for k, v in row.items() if k not in axes} for row in point_rows(points)]
+    shape = tuple(len(values) for values in axes.values())
+    data: dict[str, Any] = {name: (tuple(axes), _grid(rows, name, shape)) for name in columns(rows)}
     for engine in ("", "amp", "train"):
-        data |= _runs(points, engine, shape)
-    result = xr.Dataset(data, {"alpha": list(alphas), "lam": list(lams)}, dict(attributes or {}))
+        data |= _runs(points, engine, tuple(axes), shape)
+    result = xr.Dataset(data, {name: list(values) for name, values in axes.items()}, dict(attributes or {}))
     for name in result.variables:
         for key, text in DESCRIPTIONS.items():
             if name == key or str(name).endswith(f"_{key}"):
@@ -94,7 +101,9 @@ def dataset(
     return result
 
 
-def _runs(points: Sequence[Mapping[str, Any]], engine: str, shape: tuple[int, int]) -> dict[str, Any]:
+def _runs(
+    points: Sequence[Mapping[str, Any]], engine: str, axes: tuple[str, ...], shape: tuple[int, ...]
+) -> dict[str, Any]:
     runs = [((point.get(engine) or {}) if engine else point).get("runs", []) for point in points]
     repeats = max(map(len, runs), default=0)
     flat = [[flatten(run) for run in group] for group in runs]
@@ -103,12 +112,12 @@ def _runs(points: Sequence[Mapping[str, Any]], engine: str, shape: tuple[int, in
     data = {}
     for name in names:
         layers = [_grid([g[i] if i < len(g) else {} for g in flat], name, shape) for i in range(repeats)]
-        data[prefix + name] = (("alpha", "lam", "repeat"), np.stack(layers, axis=-1))
+        data[prefix + name] = ((*axes, "repeat"), np.stack(layers, axis=-1))
     return data
 
 
-def _grid(rows: Sequence[Mapping[str, Any]], name: str, shape: tuple[int, int]) -> np.ndarray:
-    values = [row.get(name) for row in rows] + [None] * (shape[0] * shape[1] - len(rows))
+def _grid(rows: Sequence[Mapping[str, Any]], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    values = [row.get(name) for row in rows] + [None] * (math.prod(shape) - len(rows))
     if any(isinstance(value, str) for value in values):
         return np.asarray([value or "" for value in values], dtype=str).reshape(shape)
     return np.asarray([math.nan if v is None else float(v) for v in values]).reshape(shape)

@@ -1,5 +1,6 @@
 """State evolution over a grid: continuation in a Python loop over one compiled solver."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,12 @@ from amp_attention.experiments._timing import timed
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution import (
     informed_start,
-    interpolates,
     solve_interpolator,
     solve_lowest,
     state_evolution_nodes,
     uninformed_start,
 )
+from amp_attention.thresholds import interpolates
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,22 @@ class TheoryPoint:
     Attributes:
         record: the numbers by name, as they are written to files.
         problem: what was solved.
-        value: the engine's fixed point; None if it raised.
+        solution: the engine's; None if it raised.
     """
 
     record: dict[str, Any]
     problem: AttentionProblem
-    value: Any
+    solution: Any
+
+    @property
+    def value(self) -> Any:
+        """The fixed point; None if the engine raised."""
+        return None if self.solution is None else self.solution.value
+
+    @property
+    def successful(self) -> bool:
+        """Whether the fixed point was found."""
+        return self.record["result"] == SUCCESSFUL
 
 
 class TheorySweep:
@@ -77,7 +88,7 @@ class TheorySweep:
             return TheoryPoint(head | failed | blank | {"iterations": None, "residual": None}, problem, None)
         solution, timing = outcome_of
         record = head | self._record(solution) | {"seconds": timing.seconds, "compile_seconds": timing.compile_seconds}
-        return TheoryPoint(record, problem, solution.value)
+        return TheoryPoint(record, problem, solution)
 
     def nodes_for(self, problem: AttentionProblem):
         """Integration nodes, the same for all points."""
@@ -103,7 +114,7 @@ class TheorySweep:
     def _record(self, solution) -> dict[str, Any]:
         value = solution.value
         record = outcome(solution) | numbers(value, THEORY_NAMES)
-        record["stable"] = bool(value.stable)
+        record["stable"] = None if math.isnan(record["replicon"]) else bool(value.stable)
         record["width_binds"] = bool(self.settings.kappa < record["rank_fraction"])
         record["iterations"] = int(number(solution.stats["iterations"]))
         record["residual"] = number(solution.stats["residual"])

@@ -1,18 +1,20 @@
 """One look for all figures: colours that colour-blind readers tell apart, the field's notation, sizes of a journal."""
 
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), yellow left out: it vanishes on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -24,17 +26,64 @@ LABELS = {
     "test_error": r"test error $e$",
     "train_objective": r"training objective $L/d^2$",
     "train_error": r"training error $\alpha\,\langle\ell\rangle$",
+    "free_entropy": r"free entropy $\Phi$",
     "squared_error": r"estimation error $\|S-S_0\|_F^2/d$",
+    "trace": r"trace $\mathrm{Tr}\,S/d$",
+    "zero_fraction": r"zero fraction $F$",
     "rank_fraction": r"rank fraction $1-F$",
+    "replicon": r"replicon $R$",
+    "Sigma": r"variance $\Sigma$",
     "m": r"overlap $m = \mathrm{Tr}(S S_0)/d$",
     "q": r"norm $q = \mathrm{Tr}(S^2)/d$",
+    "Sigma_hat": r"conjugate $\hat\Sigma$",
+    "m_hat": r"conjugate $\hat m$",
+    "q_hat": r"conjugate $\hat q$",
+    "delta": r"noise of the matrix $\delta$",
+    "epsilon": r"spectral threshold $\epsilon$",
+    "eta": r"shrinkage $\eta$",
+    "kappa0": r"teacher width $\kappa_0 = p_0/d$",
+    "noise": r"label noise $\Delta$",
+    "tokens": r"tokens $T$",
     "V": r"variance $V$ ($\Sigma$ in theory)",
     "iteration": "AMP iteration $t$",
     "eigenvalue": r"eigenvalue $s$ of the learned $S$",
     "density": r"density $\rho(s)$",
 }
 
-SYMBOLS = {"alpha": r"\alpha", "lam": r"\tilde\lambda"}
+# Of the parameters, in the order of captions, and of the observables.
+SYMBOLS = {
+    "tokens": "T",
+    "kappa": r"\kappa",
+    "kappa0": r"\kappa_0",
+    "gamma": r"\gamma",
+    "target_d": r"d_\mathrm{target}",
+    "noise": r"\Delta",
+    "beta": r"\beta",
+    "beta0": r"\beta_0",
+    "alpha": r"\alpha",
+    "lam": r"\tilde\lambda",
+    "d": "d",
+    "test_error": "e",
+    "train_objective": "L/d^2",
+    "train_error": r"\alpha\,\langle\ell\rangle",
+    "free_entropy": r"\Phi",
+    "squared_error": r"\|S-S_0\|_F^2/d",
+    "trace": r"\mathrm{Tr}\,S/d",
+    "zero_fraction": "F",
+    "rank_fraction": "1-F",
+    "replicon": "R",
+    "Sigma": r"\Sigma",
+    "m": "m",
+    "q": "q",
+    "Sigma_hat": r"\hat\Sigma",
+    "m_hat": r"\hat m",
+    "q_hat": r"\hat q",
+    "delta": r"\delta",
+    "epsilon": r"\epsilon",
+    "eta": r"\eta",
+}
+CAPTION = ("tokens", "kappa", "kappa0", "gamma", "target_d", "noise", "beta", "beta0", "alpha", "lam", "d")
+UNSTABLE: tuple[str, dict[str, Any]] = (r"unstable, $R \geq 1$", {"linestyle": ":"})
 
 # Line properties of each engine's mark, the same in every figure.
 MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -90,26 +139,13 @@ def format_number(value: float) -> str:
 
 def describe(parameters: Mapping[str, Any]) -> str:
     """One line with the parameters of a figure, null ones and lists left out; the text of `caption`."""
-    symbols = {
-        "tokens": "T",
-        "kappa": r"\kappa",
-        "kappa0": r"\kappa_0",
-        "gamma": r"\gamma",
-        "target_d": r"d_\mathrm{target}",
-        "noise": r"\Delta",
-        "beta": r"\beta",
-        "beta0": r"\beta_0",
-        "alpha": r"\alpha",
-        "lam": r"\tilde\lambda",
-        "d": "d",
-    }
     single = {name: value for name, value in parameters.items() if isinstance(value, (int, float))}
-    shown = {name: single.get(name) for name in symbols}
+    shown = {name: single.get(name) for name in CAPTION}
     if shown["beta0"] == shown["beta"]:
         shown["beta0"] = None
     if shown["kappa"] == 1:
         shown["kappa"] = None
-    parts = [f"${symbols[name]}={format_number(float(v))}$" for name, v in shown.items() if v is not None]
+    parts = [f"${SYMBOLS[name]}={format_number(float(v))}$" for name, v in shown.items() if v is not None]
     if parameters.get("normalise"):
         parts.append("$Q_0=1$")
     if (repeats := parameters.get("repeats")) is not None:
@@ -117,6 +153,7 @@ def describe(parameters: Mapping[str, Any]) -> str:
     return ",  ".join(parts)
 
 
+BAND = "± standard error"
 ERROR_BARS = "points and error bars: mean ± standard error over instances"
 
 
@@ -131,15 +168,54 @@ def panel_letters(axes: Iterable[Axes]) -> None:
         axis.set_title(f"({letter})", loc="left")
 
 
-def logarithmic_axis(axis: Axes, values: Sequence[float]) -> None:
-    """A logarithmic x axis where the values span more than a factor of 20, with plain numbers over few decades."""
-    if min(values) <= 0 or max(values) / min(values) <= 20:
-        return
-    axis.set_xscale("log")
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    if max(values) / min(values) < 1000:
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+def as_number(value: Any) -> float:
+    """An entry of a record as a float; NaN for null."""
+    return math.nan if value is None else float(value)
+
+
+def logarithmic_axis(axis: Axes, values: Sequence[float], which: Literal["x", "y"] = "x", narrow: bool = False) -> bool:
+    """A logarithmic axis where the values span more than a factor of 20, with plain numbers over few decades.
+
+    Args:
+        axis: the panel.
+        values: what is drawn along the axis.
+        which: of the two axes.
+        narrow: room for few numbers only.
+
+    Returns:
+        Whether the axis is logarithmic.
+    """
+    if not values or min(values) <= 0 or max(values) / min(values) <= 20:
+        return False
+    log_scale(axis, values, which, narrow)
+    return True
+
+
+def log_scale(axis: Axes, values: Sequence[float], which: Literal["x", "y"] = "x", narrow: bool = False) -> None:
+    """A logarithmic axis whatever the values (> 0) span; see `logarithmic_axis`."""
+    (axis.set_xscale if which == "x" else axis.set_yscale)("log")
+    line, span = (axis.xaxis if which == "x" else axis.yaxis), max(values) / min(values)
+    line.set_minor_formatter(NullFormatter())
+    if span < 1000:
+        subs = (1, 2, 5) if not narrow or span < 50 else (1,)
+        line.set_major_locator(LogLocator(subs=subs) if span > 8 else MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        line.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    if span <= 8:
+        line.set_minor_locator(NullLocator())
+
+
+def theory_line(
+    axis: Axes, x: np.ndarray, y: np.ndarray, colour: str, unstable: np.ndarray | None = None, **properties: Any
+) -> None:
+    """A line, dotted where the fixed point is unstable; a dash where there is a single point."""
+    if len(x) == 1:
+        axis.plot(x, y, marker="_", markersize=16, markeredgewidth=1.5, color=colour)
+    elif unstable is None or not unstable.any():
+        axis.plot(x, y, color=colour, **properties)
+    else:
+        beside = np.convolve(unstable, [1, 1, 1], "same") > 0  # so that no gap is left
+        axis.plot(x, np.where(unstable, np.nan, y), color=colour, **properties)
+        axis.plot(x, np.where(beside, y, np.nan), color=colour, **properties | UNSTABLE[1])
 
 
 def family_handles(kinds: Iterable[tuple[str, dict[str, Any]]], colours: Iterable[tuple[str, str]]) -> list[Line2D]:

@@ -24,18 +24,23 @@ _NODES_ON_LEG = 64
 _ANGLE = jnp.pi / 3
 
 
-class Halves(NamedTuple):
-    """Complex quadrature of μ_δ left (row 0) and right (row 1) of ε: ∫f dμ_δ ≈ 2 Re Σ weight f(ε + offset)."""
+class Rays(NamedTuple):
+    """Nodes t in the upper half plane, from ε along a ray and down to the real axis; one contour a row.
+
+    offset is t - ε, g is G_δ(t), and dt the increment, for a contour run outwards from ε.
+    """
 
     offset: Complex[Array, "2 k"]
-    weight: Complex[Array, "2 k"]
+    g: Complex[Array, "2 k"]
+    dt: Complex[Array, "2 k"]
 
 
-def _halves(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, ends: Float[Array, "2"]) -> Halves:
-    """Contours from ε along a ray to an apex, and from there to the real `ends` of the w plane."""
+def rays(
+    law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, ends: Float[Array, "2"], angles: Float[Array, "2"]
+) -> Rays:
+    """Contours from ε along rays of the given angles to an apex, and from there to the real `ends` of the w plane."""
     ends = as_complex(jax.lax.stop_gradient(ends))
-    outward = jnp.asarray([-1, 1], epsilon.dtype)
-    turn = jax.lax.complex(outward * jnp.cos(_ANGLE), jnp.full_like(outward, jnp.sin(_ANGLE)))
+    turn = jax.lax.complex(jnp.cos(angles), jnp.sin(angles))
     length = jax.lax.stop_gradient(jnp.abs(psi(law, delta, ends).real - epsilon))
     # Within this distance of ε the kernel is not resolved; the density is at most 1/(πδ), so that little is lost.
     finest = jnp.sqrt(jnp.finfo(delta.dtype).eps) * jnp.minimum(jax.lax.stop_gradient(delta), length)
@@ -50,12 +55,9 @@ def _halves(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, ends: Floa
     w = jnp.concatenate([roots[:, :-1], closing.w], axis=1)
     g, g_prime = law.cauchy_pair(w)
     moved = w + scaled(delta**2, g) - as_complex(epsilon)
-    dz = -closing.dw * (1 + scaled(delta**2, g_prime))[:, NODES_ON_RAY:]
-    dz = jnp.concatenate([scaled(weight, turn[:, None]), dz], axis=1)
-    # On the left the contour is run from ε outwards, against the direction of integration.
-    factor = jax.lax.complex(jnp.zeros_like(outward), outward / (2 * jnp.pi))
-    offset = jnp.concatenate([offset[:, :-1], moved[:, NODES_ON_RAY:]], axis=1)
-    return Halves(offset, factor[:, None] * g * dz)
+    dt = -closing.dw * (1 + scaled(delta**2, g_prime))[:, NODES_ON_RAY:]
+    dt = jnp.concatenate([scaled(weight, turn[:, None]), dt], axis=1)
+    return Rays(jnp.concatenate([offset[:, :-1], moved[:, NODES_ON_RAY:]], axis=1), g, dt)
 
 
 def _kernel_integral(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, ends: Float[Array, "2"]) -> Scalar:
@@ -67,9 +69,13 @@ def _kernel_integral(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, e
         epsilon: ε, inside the convex hull of the support of μ_δ.
         ends: real points of the subordination plane, left and right of the support.
     """
-    halves = _halves(law, delta, epsilon, ends)
-    x, a = halves.offset[1][:, None], halves.weight[1][:, None]
-    y, b = halves.offset[0], halves.weight[0]
+    angles = jnp.asarray([jnp.pi - _ANGLE, _ANGLE], delta.dtype)
+    contours = rays(law, delta, epsilon, ends, angles)
+    # ∫f dμ_δ = 2 Re Σ weight f(t) on each side. On the left a contour runs against the direction of integration.
+    direction = jnp.asarray([-1, 1], delta.dtype)[:, None] / (2 * jnp.pi)
+    weight = jax.lax.complex(jnp.zeros_like(direction), direction) * contours.g * contours.dt
+    y, x = contours.offset[0], contours.offset[1][:, None]
+    b, a = weight[0], weight[1][:, None]
     y, b = jnp.concatenate([y, y.conj()])[None, :], jnp.concatenate([b, b.conj()])[None, :]
     ratio = x * reciprocal(x - y)
     return 2 * jnp.sum(a * b * ratio * ratio).real

@@ -8,6 +8,7 @@ from amp_attention.numerics.validation import positive
 from amp_attention.spectral_laws import _biane
 from amp_attention.spectral_laws._above import Above, integrals_above
 from amp_attention.spectral_laws._law import AbstractSpectralLaw
+from amp_attention.spectral_laws._replica_overlap import replica_overlap
 from amp_attention.spectral_laws._subordination import subordinate
 from amp_attention.spectral_laws._tangent_overlap import tangent_overlap
 
@@ -90,6 +91,22 @@ class FreeConvolution(eqx.Module):
         and 1. Differentiable in δ, ε and the law, except at band edges.
         """
         return tangent_overlap(self.law, self.delta, jnp.asarray(epsilon, self.law.dtype))
+
+    @eqx.filter_jit
+    def replica_overlap(self, epsilon: ScalarLike, gap: ScalarLike) -> Scalar:
+        r"""(1/d) Tr ReLU(X1 - ε) ReLU(X2 - ε) for X_i = S0 + δ Z_i, where Z1 and Z2 have the correlation 1 - gap/δ².
+
+        J at gap = 0, and independent noises at gap = δ²; its derivative in the gap at 0 is minus `tangent_overlap`.
+
+        Args:
+            epsilon: ε.
+            gap: δ² minus the overlap of the two noises, 0 <= gap <= δ².
+
+        Returns:
+            Scalar, differentiable in gap (also at 0), δ, ε and the law, except at band edges.
+        """
+        dtype = self.law.dtype
+        return replica_overlap(self.law, self.delta, jnp.asarray(epsilon, dtype), jnp.asarray(gap, dtype))
 
 
 def J(law: AbstractSpectralLaw, delta: ScalarLike, epsilon: ScalarLike) -> Scalar:

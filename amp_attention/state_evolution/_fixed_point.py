@@ -116,8 +116,20 @@ def _conjugates(problem: AttentionProblem, average: ChannelAverage) -> tuple[Arr
     return conjugates(problem.alpha, average.d_Sigma, average.d_m, average.d_q)
 
 
+def report(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> FixedPoint:
+    """Every observable at solved overlaps, differentiable in all arguments; no error bars."""
+    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes))
+    prior = problem.denoiser.average(problem.target.law, *_conjugates(problem, mean))
+    return _report(problem, overlaps, mean, prior)
+
+
+def _channel(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> ChannelAverage:
+    Sigma, m, q = overlaps
+    return problem.channel.average(problem.target, Sigma, m, q, nodes)
+
+
 def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> FixedPoint:
-    """Every observable at solved overlaps, with standard errors by linear response: nothing is solved again.
+    """`report` with standard errors by linear response: nothing is solved again, and they carry no derivative.
 
     Replica r of the nodes changes the channel averages by a_r, hence the fixed point of x = F(x, a) by
     δx_r = −(∂F/∂x − 1)⁻¹ ∂F/∂a a_r, hence each observable by its total derivative. The standard error is the scatter
@@ -125,18 +137,26 @@ def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], n
     """
 
     def averages(x):
-        Sigma, m, q = x
-        average = problem.channel.average(problem.target, Sigma, m, q, nodes)
+        average = _channel(problem, x, nodes)
         return jax.tree.map(jnp.mean, average), average
 
     def priors(hats):
         prior = problem.denoiser.average(problem.target.law, *hats)
         return prior, prior
 
+    # One pass for the values and their slopes: a second one would double the proximal steps.
     slopes, replicas = jax.jacfwd(averages, has_aux=True)(overlaps)
     mean = jax.tree.map(jnp.mean, replicas)
-    offsets = jax.tree.map(lambda r, m: r - m[None], replicas, mean)
     prior_slopes, prior = jax.jacfwd(priors, has_aux=True)(jnp.stack(_conjugates(problem, mean)))
+    point = _report(problem, overlaps, mean, prior)
+    errors = _standard_errors(*jax.lax.stop_gradient((problem, overlaps, replicas, slopes, prior, prior_slopes)))
+    return eqx.tree_at(lambda p: p.standard_error, point, errors, is_leaf=lambda x: x is None)
+
+
+def _standard_errors(problem, overlaps, replicas, slopes, prior, prior_slopes) -> FixedPoint:
+    """The scatter over replicas of the linear response of every observable."""
+    mean = jax.tree.map(jnp.mean, replicas)
+    offsets = jax.tree.map(lambda r, m: r - m[None], replicas, mean)
 
     def prior_change(change):
         moved = jnp.stack(_conjugates(problem, change))
@@ -152,12 +172,9 @@ def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], n
         shift = -jnp.linalg.solve(jacobian, overlaps_change(offset))
         change = jax.tree.map(lambda a, slope: a + jnp.dot(slope, shift), offset, slopes)
         tangents = (shift, change, prior_change(change))
-        return jax.jvp(lambda *args: _report(problem, *args), (overlaps, mean, prior), tangents)
+        return jax.jvp(lambda *args: _report(problem, *args), (overlaps, mean, prior), tangents)[1]
 
-    points, responses = jax.vmap(response)(offsets)
-    point = jax.tree.map(lambda x: x[0], points)
-    errors = jax.tree.map(standard_error, responses)
-    return eqx.tree_at(lambda p: p.standard_error, point, errors, is_leaf=lambda x: x is None)
+    return jax.tree.map(standard_error, jax.vmap(response)(offsets))
 
 
 def standard_error(replicas: Float[Array, " R"]) -> Scalar:

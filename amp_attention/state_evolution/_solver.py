@@ -6,11 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._solution import RESULTS, Solution
-from amp_attention._typing import Array, Float, ScalarLike
+from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
+from amp_attention.numerics.implicit import implicit_root, trusted
 from amp_attention.numerics.validation import fraction, positive, whole_number
 from amp_attention.problem import AttentionProblem
-from amp_attention.state_evolution._equations import Nodes, OrderParameters, channel_equations, prior_equations, update
-from amp_attention.state_evolution._fixed_point import FixedPoint, report_with_errors
+from amp_attention.state_evolution._equations import (
+    Nodes,
+    OrderParameters,
+    channel_equations,
+    free_entropy,
+    prior_equations,
+    update,
+)
+from amp_attention.state_evolution._fixed_point import FixedPoint, report, report_with_errors
 from amp_attention.state_evolution._newton import SafeguardedNewton, solve_fixed_point
 
 _WARMUP = 3  # damped steps that bring a cold start into the basin of Newton's method
@@ -55,6 +63,10 @@ def solve_state_evolution(
         max_steps: most channel evaluations.
         damping: weight of the OLD iterate in damped steps, in [0, 1); 0.5 by default.
 
+    Differentiable in every number of the problem (α, λ̃, β, β0, Δ, the parameters of the law), in every mode and to
+    second order, by the implicit function theorem: the iteration is not differentiated. Derivatives are NaN unless the
+    result is `successful`; nodes, start and standard errors carry none.
+
     Returns:
         Solution with value `FixedPoint` (standard errors included) and stats `iterations` (channel evaluations) and
         `residual`. Results: `successful`; `integration_error` (no fixed point closer than the standard errors: use more
@@ -65,6 +77,11 @@ def solve_state_evolution(
 
     Source: arXiv:2509.24914.
     """
+    return _attach(problem, nodes, _run(problem, nodes, start, tolerance, max_steps, damping))
+
+
+def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=None) -> "_Candidate":
+    """Check the arguments and search from one start, out of reach of differentiation."""
     dtype = problem.alpha.dtype
     max_steps = whole_number("max_steps", max_steps, 1)
     x = uninformed_start(problem) if start is None else start.overlaps if isinstance(start, FixedPoint) else start
@@ -76,7 +93,7 @@ def solve_state_evolution(
         damping=jnp.asarray(damping, dtype),
         warmup=jnp.int32(0 if isinstance(start, FixedPoint) else _WARMUP),
     )
-    return _solve(problem, nodes, jnp.asarray(x, dtype), solver)
+    return _search(*jax.lax.stop_gradient((problem, nodes, jnp.asarray(x, dtype), solver)))
 
 
 class _Chart(eqx.Module):
@@ -107,26 +124,83 @@ class _Chart(eqx.Module):
         return self.coordinates(damping * self.overlaps(y) + (1 - damping) * self.overlaps(image))
 
 
-@eqx.filter_jit
-def _solve(problem, nodes, start, solver) -> Solution[FixedPoint]:
+def _equation(y: Float[Array, "3"], args: tuple[AttentionProblem, Nodes]):
+    """(image, residual, collapsed) of the chart's coordinates y under one plain step of state evolution."""
+    problem, nodes = args
     chart = _Chart(problem.target.score_variance)
+    x = chart.overlaps(y)
+    image = update(problem, x, nodes)
+    residual = jnp.max(jnp.abs(image - x) / (1 + jnp.abs(x)))
+    return chart.coordinates(image), residual, jnp.all(image == 0)
 
-    def function(y):
-        x = chart.overlaps(y)
-        image = update(problem, x, nodes)
-        residual = jnp.max(jnp.abs(image - x) / (1 + jnp.abs(x)))
-        collapsed = jnp.all(image == 0)
-        return chart.coordinates(image), residual, collapsed
 
-    state, result = solve_fixed_point(function, chart.mix, chart.coordinates(start), solver)
-    point = report_with_errors(problem, chart.overlaps(state.y), nodes)
+def _displacement(y: Float[Array, "3"], args: tuple[AttentionProblem, Nodes]) -> Float[Array, "3"]:
+    """F(y) − y: zero at a fixed point."""
+    return _equation(y, args)[0] - y
+
+
+class _Candidate(eqx.Module):
+    """Where a search ended; carries no derivative."""
+
+    overlaps: Float[Array, "3"]
+    free_entropy: Scalar
+    result: RESULTS
+    residual: Scalar
+    stalled: Bool[Array, ""]
+    evaluations: Int[Array, ""]
+
+
+@eqx.filter_jit
+def _search(problem: AttentionProblem, nodes: Nodes, start: Float[Array, "3"], solver: SafeguardedNewton) -> _Candidate:
+    """Iterate from one start."""
+    chart = _Chart(problem.target.score_variance)
+    state, result = solve_fixed_point(
+        lambda y: _equation(y, (problem, nodes)), chart.mix, chart.coordinates(start), solver
+    )
+    overlaps = chart.overlaps(state.y)
+    hats = channel_equations(problem, overlaps, nodes)
+    potential = free_entropy(problem, OrderParameters(*overlaps, *hats), nodes)
+    return _Candidate(overlaps, potential, result, state.residual, solver.stalled(state), state.evaluations + 1)
+
+
+@eqx.filter_jit
+def _attach(problem: AttentionProblem, nodes: Nodes, found: _Candidate) -> Solution[FixedPoint]:
+    """The solution at the fixed point that a search has found."""
+    problem, overlaps = _differentiable(problem, nodes, found.overlaps, found.result == RESULTS.successful)
+    point = report_with_errors(problem, overlaps, nodes)
     errors = point.errors.overlaps / (1 + jnp.abs(point.overlaps))
     # With finitely many nodes F jumps where a node changes between two minima; no fixed point need exist then.
-    unresolved = (result == RESULTS.max_steps_reached) & solver.stalled(state) & (state.residual <= jnp.max(errors))
-    result = RESULTS.where(unresolved, RESULTS.integration_error, result)
+    unresolved = (found.result == RESULTS.max_steps_reached) & found.stalled & (found.residual <= jnp.max(errors))
+    result = RESULTS.where(unresolved, RESULTS.integration_error, found.result)
     finite = jnp.isfinite(point.free_entropy) & jnp.isfinite(point.test_error)
     result = RESULTS.where(finite | (result != RESULTS.successful), result, RESULTS.nonfinite)
-    return Solution(point, result, {"iterations": state.evaluations + 1, "residual": state.residual})
+    return Solution(point, result, {"iterations": found.evaluations + 1, "residual": found.residual})
+
+
+def _differentiable(
+    problem: AttentionProblem, nodes: Nodes, overlaps: Float[Array, "3"], valid: Bool[Array, ""]
+) -> tuple[AttentionProblem, Float[Array, "3"]]:
+    """The problem and its overlaps, already found, as functions of the problem: NaN derivatives unless `valid`."""
+    overlaps, nodes = jax.lax.stop_gradient((overlaps, nodes))
+    problem = trusted(problem, valid)
+    chart = _Chart(problem.target.score_variance)
+    y = jax.lax.stop_gradient(chart).coordinates(overlaps)
+    return problem, chart.overlaps(implicit_root(_displacement, y, (problem, nodes)))
+
+
+def implicit_fixed_point(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> FixedPoint:
+    """A fixed point already solved, as a differentiable function of the problem: nothing is iterated.
+
+    Args:
+        problem, nodes: those of the solution.
+        solution: from `solve_state_evolution` or `solve_lowest`.
+
+    Returns:
+        The same observables without standard errors, with derivatives in every number of `problem` by the implicit
+        function theorem, in every mode and to second order; NaN where the solution is not `successful`.
+    """
+    problem, overlaps = _differentiable(problem, nodes, solution.value.overlaps, solution.successful)
+    return report(problem, overlaps, nodes)
 
 
 def solve_lowest(
@@ -135,24 +209,21 @@ def solve_lowest(
     """Solve from several starts and keep the lowest free entropy among the points that converged.
 
     Args:
-        problem, nodes, options: as in `solve_state_evolution`.
+        problem, nodes, options: as in `solve_state_evolution`; derivatives as there, along the branch that is kept.
         starts: starting points; an uninformed and an informed one by default.
 
     Returns:
         The best solution; `iterations` counts the evaluations of all starts.
     """
     starts = [uninformed_start(problem), informed_start(problem)] if starts is None else starts
-    solutions = [solve_state_evolution(problem, nodes, start=start, **options) for start in starts]
-    best = solutions[0]
-    for other in solutions[1:]:
-        lower = other.value.free_entropy < best.value.free_entropy
-        better = other.successful & (lower | ~best.successful)
-        result = RESULTS.where(better, other.result, best.result)
-        pick = lambda a, b: jnp.where(better, a, b)  # noqa: B023, E731
-        value, stats = jax.tree.map(pick, (other.value, other.stats), (best.value, best.stats))
-        best = Solution(value, result, stats)
-    evaluations = sum(solution.stats["iterations"] for solution in solutions)
-    return Solution(best.value, best.result, {**best.stats, "iterations": evaluations})
+    candidates = [_run(problem, nodes, start, **options) for start in starts]
+    best = candidates[0]
+    for other in candidates[1:]:
+        lower = (other.free_entropy < best.free_entropy) | (best.result != RESULTS.successful)
+        better = (other.result == RESULTS.successful) & lower
+        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), other, best)  # noqa: B023
+    evaluations = sum(candidate.evaluations for candidate in candidates)
+    return _attach(problem, nodes, eqx.tree_at(lambda c: c.evaluations, best, evaluations))
 
 
 @eqx.filter_jit

@@ -139,15 +139,15 @@ def test_results_are_kept_where_stdout_takes_nothing(tmp_path, capsys, monkeypat
 def test_unfinished_points_say_how_far_they_came():
     bad = {"alpha": 0.5, "lam": 0.1, "result": "max_steps_reached", "message": "stopped"}
     good = {"result": "successful", "gradient_norm": 1.0}
-    assert problems_of([bad | {"residual": 3e-4}]) == [
+    assert problems_of("state-evolution", [bad | {"residual": 3e-4}]) == [
         "alpha 0.5, lam 0.1: max_steps_reached: stopped (residual 0.0003)"
     ]
-    assert problems_of([bad | {"residual": None}])[0].endswith("stopped")
+    assert problems_of("state-evolution", [bad | {"residual": None}])[0].endswith("stopped")
     unfinished = bad | {"gradient_norm": 0.02}
-    assert problems_of([bad | {"runs": [good, unfinished]}])[0].endswith("(residual 0.02)")
-    assert problems_of([bad | {"state_evolution": good, "amp": bad | {"runs": [unfinished]}}])[0].endswith(
-        "(residual 0.02)"
-    )
+    assert problems_of("state-evolution", [bad | {"runs": [good, unfinished]}])[0].endswith("(residual 0.02)")
+    assert problems_of("state-evolution", [bad | {"state_evolution": good, "amp": bad | {"runs": [unfinished]}}])[
+        0
+    ].endswith("(residual 0.02)")
 
 
 def test_an_estimate_in_the_new_folder_of_the_results(tmp_path, capsys):

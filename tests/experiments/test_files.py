@@ -102,7 +102,7 @@ def test_a_comparison_keeps_its_engines_apart():
 
 
 def test_netcdf_comes_back(tmp_path):
-    found = dataset(POINTS, [0.5], [0.1, 0.2, 0.3], {"command_line": "x"})
+    found = dataset(POINTS, {"alpha": [0.5], "lam": [0.1, 0.2, 0.3]}, {"command_line": "x"})
     file = ResultFolder(tmp_path).write("grid.nc", to_netcdf(found))
     with xr.open_dataset(file, engine="h5netcdf") as back:
         assert back.attrs["command_line"] == "x"

@@ -5,7 +5,6 @@ import pytest
 from amp_attention.experiments import (
     TheorySettings,
     _theory,
-    predicted_spectrum,
     predicted_trajectory,
     problem_at,
     problem_grid,
@@ -13,6 +12,7 @@ from amp_attention.experiments import (
     state_evolution_sweep,
 )
 from amp_attention.experiments._predictions import is_logarithmic
+from amp_attention.spectrum import learned_spectrum
 
 SETTINGS = TheorySettings(nodes=128, replicas=2)  # shapes that no other test module has: the traces are counted here
 LAMS = np.geomspace(0.02, 1.0, 20).tolist()
@@ -42,13 +42,13 @@ def sweep(traces):
 def test_a_sweep_traces_the_solver_at_most_twice(sweep):
     points, traced = sweep
     assert len(points) == len(LAMS)
-    assert 1 <= traced.count("_solve") <= 2, sorted(set(traced))
+    assert 1 <= traced.count("_search") <= 2, sorted(set(traced))
 
 
 def test_a_second_sweep_traces_nothing_of_the_solver(sweep, traces):
     before = len(traces)
     list(state_evolution_sweep(problem_grid([0.6], [0.03, 0.3]), SETTINGS))
-    assert "_solve" not in traces[before:]
+    assert "_search" not in traces[before:]
 
 
 def test_points_are_where_they_should_be(sweep):
@@ -100,11 +100,12 @@ def test_narrow_students_are_marked(sweep):
     assert narrow.record["width_binds"]
 
 
-def test_predicted_spectrum_has_mass_one_and_the_moments_of_the_point(sweep):
+def test_learned_spectrum_has_mass_one_and_the_moments_of_the_point(sweep):
     point = sweep[0][5]
-    law = predicted_spectrum(point)
-    s, density = np.nan_to_num(law.s), np.nan_to_num(law.density)
-    assert np.trapezoid(density, s) + law.atom == pytest.approx(1, abs=1e-3)
+    law = learned_spectrum(point.problem, point.value)
+    s, density = map(np.nan_to_num, law.grid())
+    assert float(law.atom) == pytest.approx(point.record["zero_fraction"], abs=1e-12)
+    assert np.trapezoid(density, s) + float(law.atom) == pytest.approx(1, abs=1e-3)
     assert np.trapezoid(s * density, s) == pytest.approx(point.record["trace"], abs=1e-3)
     assert np.trapezoid(s**2 * density, s) == pytest.approx(point.record["q"], abs=2e-3)
 

@@ -11,10 +11,14 @@ from amp_attention.plotting import (
     format_number,
     learning_curves,
     save,
+    spectra_by_phase,
+    spectrum_panel,
 )
 from amp_attention.plotting.eigenvalues import positive_part
 from amp_attention.plotting.learning_curves import family_values, grid_axes
 from amp_attention.plotting.trajectory import mean_history, settled
+from amp_attention.spectral_laws import FiniteLaw
+from amp_attention.spectrum import LearnedSpectrum, Outliers
 
 PARAMETERS = {"tokens": 2, "kappa0": 0.5, "noise": 0.5, "beta": 1.0, "beta0": 1.0, "kappa": 1.0, "d": 50, "repeats": 3}
 
@@ -121,6 +125,65 @@ def test_histogram_without_a_law_or_without_eigenvalues():
     figure = eigenvalue_histograms([SpectrumPanel("x", LAW.eigenvalues, empty, empty, np.nan)], PARAMETERS)
     assert "theory" not in " ".join([*texts(figure)[0], *(text.get_text() for text in figure.axes[0].texts)])
     eigenvalue_histograms([SpectrumPanel("x", np.zeros(10), empty, empty, 1.0)], PARAMETERS)
+
+
+OUTLIERS = Outliers(np.array([3.0, 2.5, 2.2]), np.array([0.9, np.nan, 0.7]), np.array([3.1, 2.7, 2.5]))
+
+
+def panel(phase, eigenvalues=LAW.eigenvalues):
+    return SpectrumPanel("a title", eigenvalues, S, LAW.density, 0.5, OUTLIERS, phase)
+
+
+def test_outliers_are_triangles_with_their_overlap():
+    axis = eigenvalue_histograms([panel("bleed_out")], PARAMETERS).axes[0]
+    marks = {line.get_label(): line for line in axis.lines if line.get_marker() == "v"}
+    np.testing.assert_allclose(marks["outliers, with overlap"].get_xdata(), [3.0, 2.2])
+    np.testing.assert_allclose(marks["outliers, eigenvectors mixed"].get_xdata(), [2.5])
+    written = [text.get_text() for text in axis.texts]
+    assert "0.9" in written and "0.7" in written
+    assert not any("nan" in text for text in written)
+    assert axis.get_xlim()[1] > 3.0
+    assert axis.get_title() == "bleed out\na title"
+
+
+def test_bands_of_outliers_do_not_set_the_height():
+    s = np.concatenate([S, [np.nan], np.linspace(2.9, 3.1, 11)])
+    density = np.concatenate([LAW.density, [np.nan], np.full(11, 40.0)])
+    drawn = SpectrumPanel("x", np.zeros(0), s, density, 0.5, OUTLIERS)
+    assert eigenvalue_histograms([drawn], PARAMETERS).axes[0].get_ylim()[1] == pytest.approx(1.3 * 0.25)
+
+
+def test_spectra_by_phase_are_in_the_order_of_the_phases():
+    empty = np.zeros(0)
+    panels = [
+        panel("outliers_and_bulk"),
+        panel("bleed_out", empty),
+        SpectrumPanel("", empty, empty, empty, 1.0, phase="rank_collapse"),
+    ]
+    figure = spectra_by_phase(panels, PARAMETERS)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == ["rank collapse", "bleed out\na title", "outliers and bulk\na title"]
+    labels = texts(figure)[0]
+    assert len(labels) == len(set(labels)) == 5
+    assert "AMP" not in " ".join(text.get_text() for text in figure.axes[1].texts)
+    assert any("AMP" in text.get_text() for text in figure.axes[2].texts)
+    assert len(spectra_by_phase(panels[:1], PARAMETERS).axes) == 1
+
+
+def test_spectra_by_phase_refuse_panels_of_one_phase():
+    for panels in ([], [panel("bleed_out")] * 2, [panel(None)], [panel("x")]):
+        with pytest.raises(ValueError, match="panels must have one of the phases rank_collapse"):
+            spectra_by_phase(panels, PARAMETERS)
+
+
+def test_a_panel_of_a_law():
+    spectrum = LearnedSpectrum(FiniteLaw(np.r_[np.zeros(58), 2.0, 3.0]), 1.0, 1.0, 0.8)
+    drawn = spectrum_panel("x", spectrum)
+    assert drawn.phase == "outliers_and_bulk"
+    assert drawn.eigenvalues.size == 0
+    np.testing.assert_allclose(drawn.outliers.value, 0.8 * np.array([3 + 1 / 3 - 1, 2 + 1 / 2 - 1]))
+    assert np.isnan(drawn.s).sum() == 3
+    spectra_by_phase([drawn], PARAMETERS)
 
 
 def test_rounding_is_not_an_eigenvalue():

@@ -1,0 +1,88 @@
+"""The spectrum of the learned matrix on a grid, beside eigenvalues found at finite d."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from amp_attention.experiments._finite import FiniteSettings, run_instances
+from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
+from amp_attention.problem import AttentionProblem
+from amp_attention.spectrum import LearnedSpectrum, distances, learned_spectrum
+
+
+@dataclass(frozen=True)
+class SpectrumPoint:
+    """The law of S at one problem, with its `record` for files.
+
+    Attributes:
+        record: numbers and lists by name.
+        theory: the fixed point.
+        spectrum: its law; None where the fixed point failed, or is without a law (S0 recovered exactly).
+        eigenvalues: of S at finite d, pooled over repeats and engines; empty if none was asked for.
+    """
+
+    record: dict[str, Any]
+    theory: TheoryPoint
+    spectrum: LearnedSpectrum | None
+    eigenvalues: np.ndarray
+
+
+def spectrum_sweep(
+    problems: Iterable[AttentionProblem],
+    settings: TheorySettings = TheorySettings(),
+    *,
+    finite: FiniteSettings | None = None,
+    engine: str = "amp",
+    progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[SpectrumPoint]:
+    """Density, atom, edges, outliers and phase of the learned spectrum.
+
+    Args:
+        problems: neighbours in parameters.
+        settings: how state evolution is solved.
+        finite: also draw instances and compare the eigenvalues of S with the law.
+        engine: "amp" or "train", what finds S at finite d.
+        progress: told what is about to run.
+
+    Yields:
+        A `SpectrumPoint` each. Its record is that of the fixed point with `x`, `density`, `atom`, `edges`, `outliers`
+        and `phase`; `eigenvalues` and `distance` are null without `finite`.
+    """
+    sweep = TheorySweep(settings)
+    for problem in problems:
+        theory = sweep.solve(problem)
+        spectrum = learned_spectrum(problem, theory.value) if theory.successful else None
+        record = theory.record | _described(spectrum)
+        eigenvalues = np.zeros(0)
+        if finite is not None:
+            measured = run_instances(problem, [engine], finite, progress=progress)[engine]
+            eigenvalues = _pooled(measured.runs)
+            record["finite_d"] = measured.record
+        record["eigenvalues"] = eigenvalues.tolist() if finite is not None else None
+        compared = spectrum is not None and eigenvalues.size > 0
+        record["distance"] = distances(eigenvalues, spectrum) if spectrum is not None and compared else None
+        yield SpectrumPoint(record, theory, spectrum, eigenvalues)
+
+
+def _pooled(runs: Sequence[Any]) -> np.ndarray:
+    found = [run.eigenvalues for run in runs if run.eigenvalues is not None and run.record["result"] == "successful"]
+    return np.sort(np.concatenate(found)) if found else np.zeros(0)
+
+
+def _described(spectrum: LearnedSpectrum | None) -> dict[str, Any]:
+    if spectrum is None:
+        return {"x": None, "density": None, "atom": None, "edges": None, "outliers": None, "phase": None}
+    s, density = spectrum.grid()
+    inside = ~np.isnan(s)
+    found = spectrum.outliers()
+    entries = zip(found.value, found.overlap, found.target_eigenvalue, strict=True)
+    return {
+        "x": s[inside].tolist(),
+        "density": density[inside].tolist(),
+        "atom": float(spectrum.atom),
+        "edges": spectrum.bands().tolist(),
+        "outliers": [dict(zip(("value", "overlap", "target_eigenvalue"), map(float, e), strict=True)) for e in entries],
+        "phase": spectrum.phase(),
+    }

@@ -1,0 +1,82 @@
+"""The best λ̃ along a grid of α."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from amp_attention._solution import result_message, result_name
+from amp_attention.experiments._grid import problem_at
+from amp_attention.experiments._records import number
+from amp_attention.experiments._theory import TheorySettings, TheorySweep
+from amp_attention.problem import AttentionProblem
+from amp_attention.tuning import Optimum, optimise_each
+
+
+@dataclass(frozen=True)
+class TuningPoint:
+    """The optimum at one α, with its `record` for files."""
+
+    record: dict[str, Any]
+    optimum: Optimum
+
+
+def tuning_sweep(
+    problems: Iterable[AttentionProblem],
+    of: str = "test_error",
+    settings: TheorySettings = TheorySettings(),
+    *,
+    bounds: tuple[float, float] = (1e-5, 1e2),
+    tolerance: float = 1e-8,
+    grid: Iterable[float] = (),
+) -> Iterator[TuningPoint]:
+    """λ̃*(α), each from the one before.
+
+    Args:
+        problems: one an α.
+        of: a field of `FixedPoint`.
+        settings: how state evolution is solved.
+        bounds: smallest and largest λ̃.
+        tolerance: on |dE/dλ̃|.
+        grid: more values of λ̃ for `curve`.
+
+    Yields:
+        A `TuningPoint` each: `lam_opt`, `value`, `test_error`, `gradient`, `curvature`, `bound`, `solves` (those of the
+        optimum alone) and `curve`, the observable at all values of λ̃ visited.
+    """
+    sweep, grid = TheorySweep(settings), sorted(grid)
+    problems = list(problems)
+    nodes = sweep.nodes_for(problems[0])
+    options: dict[str, Any] = {} if settings.max_iterations is None else {"max_steps": settings.max_iterations}
+    found = optimise_each(problems, nodes, of=of, bounds=bounds, tolerance=tolerance, **options)
+    for problem, optimum in zip(problems, found, strict=True):
+        record = _record(problem, optimum) | {"of": of, "curve": _curve(problem, optimum, sweep, of, grid)}
+        yield TuningPoint(record, optimum)
+
+
+def _record(problem: AttentionProblem, optimum: Optimum) -> dict[str, Any]:
+    name = result_name(optimum.result)
+    record: dict[str, Any] = {"alpha": number(problem.alpha), "result": name}
+    if not optimum.successful:
+        record["message"] = result_message(optimum.result)
+    point = None if optimum.solution is None else optimum.solution.value
+    return record | {
+        "lam_opt": optimum.x,
+        "value": optimum.value,
+        "test_error": number(getattr(point, "test_error", None)),
+        "gradient": optimum.gradient,
+        "curvature": optimum.curvature,
+        "bound": optimum.bound,
+        "solves": optimum.solves,
+        "replicon": number(getattr(point, "replicon", None)),
+        "stable": None if point is None else bool(point.stable),
+        "lam": optimum.x,
+    }
+
+
+def _curve(problem, optimum: Optimum, sweep: TheorySweep, of: str, grid: list[float]) -> list[dict[str, float]]:
+    """Observable against λ̃, where it was evaluated and on the grid asked for."""
+    points = list(optimum.visited)
+    for lam in grid:
+        solved = sweep.solve(problem_at(problem, lam=lam))
+        points += [(lam, solved.record[of])] if solved.successful else []
+    return [{"lam": lam, "value": value} for lam, value in sorted(points)]

@@ -1,0 +1,131 @@
+"""The best λ̃: against a brute-force grid, its own second derivative, and at bounds."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from amp_attention._solution import RESULTS
+from amp_attention.problem import attention_problem
+from amp_attention.sensitivity import gradient, with_parameter
+from amp_attention.state_evolution import solve_lowest, solve_state_evolution, state_evolution_nodes
+from amp_attention.tuning import optimise, optimise_each
+
+PROBLEM = attention_problem(0.5, 0.2)
+NODES = state_evolution_nodes(PROBLEM, 512, 4)
+
+
+@pytest.fixture(scope="module")
+def optimum():
+    return optimise(PROBLEM, NODES)
+
+
+def error_at(lam, of="test_error", problem=PROBLEM):
+    return float(getattr(solve_lowest(with_parameter(problem, "lam", lam), NODES, tolerance=1e-11).value, of))
+
+
+def test_the_derivative_vanishes_in_a_few_solves(optimum):
+    assert optimum.successful and optimum.bound is None
+    assert abs(optimum.gradient) < 1e-8
+    assert optimum.solves < 10
+    assert optimum.curvature > 0
+    assert float(gradient(optimum.problem, NODES, optimum.solution)["lam"]) == pytest.approx(
+        optimum.gradient, abs=1e-12
+    )
+
+
+def test_no_value_of_a_brute_force_grid_is_lower(optimum):
+    grid = np.geomspace(optimum.x / 3, 3 * optimum.x, 13)
+    errors = np.asarray([error_at(lam) for lam in grid])
+    assert errors.min() >= optimum.value
+    # The parabola through the three lowest points of log λ̃ has its minimum there as well.
+    k = int(np.argmin(errors))
+    assert 0 < k < 12
+    x, y = np.log(grid[k - 1 : k + 2]), errors[k - 1 : k + 2]
+    a, b, _ = np.polyfit(x - math.log(optimum.x), y, 2)
+    assert abs(b / (2 * a)) < 0.03
+    assert 2 * a == pytest.approx(optimum.x**2 * optimum.curvature, rel=0.1)
+
+
+def test_visited_points_are_fixed_points(optimum):
+    for lam, value in optimum.visited:
+        assert value == pytest.approx(error_at(lam), rel=1e-9)
+    assert [lam for lam, _ in optimum.visited] == sorted(lam for lam, _ in optimum.visited)
+
+
+def test_a_grid_of_alpha_continues_from_one_optimum_to_the_next():
+    problems = [with_parameter(PROBLEM, "alpha", alpha) for alpha in (0.3, 0.4, 0.55, 0.8)]
+    found = list(optimise_each(problems, NODES))
+    assert all(optimum.successful and abs(optimum.gradient) < 1e-8 and optimum.solves < 10 for optimum in found)
+    assert [float(optimum.problem.alpha) for optimum in found] == pytest.approx([0.3, 0.4, 0.55, 0.8])
+    values = [optimum.value for optimum in found]
+    assert values == sorted(values, reverse=True)
+    # dE*/dα along the optimum is the partial derivative at fixed λ̃ (envelope theorem).
+    alone = optimise(with_parameter(problems[1], "lam", 0.3), NODES)
+    assert alone.x == pytest.approx(found[1].x, rel=1e-7)
+
+
+def test_any_observable_and_any_function():
+    squared = optimise(PROBLEM, NODES, of="squared_error")
+    assert squared.successful and abs(squared.gradient) < 1e-8
+    assert squared.value <= error_at(0.9 * squared.x, "squared_error")
+    assert squared.value <= error_at(1.1 * squared.x, "squared_error")
+    same = optimise(PROBLEM, NODES, of=scaled_error)
+    assert same.x == pytest.approx(squared.x, rel=1e-6)
+
+
+def scaled_error(problem, point):
+    return point.squared_error / problem.target.Q0
+
+
+def test_the_end_of_the_bounds_where_the_optimum_lies_outside(optimum):
+    low = optimise(PROBLEM, NODES, bounds=(2 * optimum.x, 1.0))
+    assert low.successful and low.bound == "lower" and low.x == pytest.approx(2 * optimum.x) and low.gradient > 0
+    high = optimise(PROBLEM, NODES, bounds=(1e-3, optimum.x / 2))
+    assert high.successful and high.bound == "upper" and high.x == pytest.approx(optimum.x / 2) and high.gradient < 0
+
+
+def test_from_rank_collapse_where_the_error_is_flat(optimum):
+    found = optimise(with_parameter(PROBLEM, "lam", 5.0), NODES, max_solves=40)
+    assert found.successful
+    assert found.x == pytest.approx(optimum.x, rel=1e-6)
+
+
+def test_the_maximum_along_alpha_is_the_interpolation_peak():
+    start = attention_problem(0.28, 0.01, noise=2.0)
+    peak = optimise(start, NODES, along="alpha", maximise=True, bounds=(0.2, 1.0))
+    assert peak.successful and peak.bound is None and peak.curvature < 0
+    for factor in (0.97, 1.03):
+        aside = solve_state_evolution(with_parameter(peak.problem, "alpha", factor * peak.x), NODES, tolerance=1e-11)
+        assert float(aside.value.test_error) < peak.value
+
+
+def test_failures_are_reported():
+    few = optimise(PROBLEM, NODES, max_solves=2)
+    assert few.result == RESULTS.max_steps_reached and not few.successful and few.solves == 2 and np.isfinite(few.value)
+    unsolved = optimise(PROBLEM, NODES, max_steps=1)
+    assert unsolved.result == RESULTS.max_steps_reached and math.isnan(unsolved.x) and unsolved.solution is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bounds": (0.0, 1.0)}, "bounds must be two numbers 0 < lower < upper"),
+        ({"bounds": (2.0, 1.0)}, "bounds must be two numbers 0 < lower < upper"),
+        ({"tolerance": 0.0}, "tolerance must be a finite number > 0"),
+        ({"max_solves": 0}, "max_solves must be a whole number >= 1"),
+        ({"of": "error"}, "of must be one of"),
+        ({"along": "gamma"}, "parameter must be one of"),
+    ],
+)
+def test_wrong_arguments(options, words):
+    with pytest.raises(ValueError, match=words):
+        optimise(PROBLEM, NODES, **options)
+
+
+def test_float32():
+    problem = attention_problem(0.5, 0.1, dtype=jnp.float32)
+    found = optimise(problem, state_evolution_nodes(problem, 512, 4), tolerance=1e-4)
+    assert found.successful
+    assert found.x == pytest.approx(optimise(PROBLEM, NODES).x, rel=1e-2)
