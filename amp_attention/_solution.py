@@ -22,7 +22,7 @@ class RESULTS(eqxi.Enumeration):
     diverged = "the iterates grew without bound; add damping or start closer to the solution"
     left_domain = "the iterate left the domain of the equations (an overlap out of range)"
     singular_jacobian = "the linearised equations are singular at the solution"
-    integration_error = "the error of the integration exceeds the tolerance; use more nodes"
+    integration_error = "the error of the integration exceeds the tolerance; use more nodes, or smoothing"
     refused_by_memory = "the estimated memory exceeds what is available"
 
 

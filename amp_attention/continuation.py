@@ -25,7 +25,7 @@ from amp_attention.state_evolution import (
     uninformed_start,
 )
 
-_LONGEST = math.log(4)  # step in log x
+LONGEST = math.log(4)  # step in log x
 _CLOSE = 1e-3  # distance in log x at which one gives up on a fixed point that cannot be solved
 
 
@@ -85,6 +85,7 @@ def newton_along(
     bounds: tuple[float, float],
     start: FixedPoint | None = None,
     max_solves: int = 30,
+    longest: float = LONGEST,
     **options: Any,
 ) -> Walk:
     """A root of `function`, increasing where it crosses zero.
@@ -97,6 +98,7 @@ def newton_along(
         bounds: smallest and largest value of the number, 0 < lower < upper.
         start: a fixed point near the first guess; without one, the lowest free entropy of two starts is taken.
         max_solves: most fixed points to solve.
+        longest: longest step in log x; the one taken where the slope has the wrong sign.
         options: of `solve_state_evolution`; its tolerance is 1e-11 (float32: 1e-6) unless given.
 
     Raises:
@@ -105,7 +107,7 @@ def newton_along(
     lower, upper = _logarithms(bounds)
     t = min(max(_first_guess(problem, along), lower), upper)
     options = {"tolerance": 1e-11 if nodes.dtype == np.float64 else 1e-6} | options
-    bracket, steps, solves = BracketedNewton(lower, upper, longest=_LONGEST), (), 0
+    bracket, steps, solves = BracketedNewton(lower, upper, longest=longest), (), 0
     result = RESULTS.max_steps_reached
     while solves < whole_number("max_solves", max_solves, 1):
         moved = with_parameter(problem, along, math.exp(t))

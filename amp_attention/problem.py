@@ -53,6 +53,7 @@ def attention_problem(
     noise: ScalarLike = 0.5,
     beta: ScalarLike = 1.0,
     beta0: ScalarLike | None = None,
+    smoothing: ScalarLike | None = None,
     dtype=None,
 ) -> AttentionProblem:
     """The standard problem: squared loss, nuclear norm, Marchenko–Pastur target.
@@ -66,6 +67,7 @@ def attention_problem(
         noise: Δ ≥ 0, a variance.
         beta: inverse temperature of the student, > 0.
         beta0: of the target; that of the student by default.
+        smoothing: of `ERMChannel`, for small λ̃ near interpolation.
         dtype: cast all numbers to it; by default JAX's default float.
 
     Raises:
@@ -74,7 +76,7 @@ def attention_problem(
     tokens = whole_number("tokens", tokens, 1)
     law = MarchenkoPastur(kappa0) if law is None else law
     target = Target(law, attention_head(tokens, beta if beta0 is None else beta0), noise)
-    channel = ERMChannel(SquaredLoss(attention_head(tokens, beta)))
+    channel = ERMChannel(SquaredLoss(attention_head(tokens, beta)), smoothing=smoothing)
     problem = AttentionProblem(target, channel, NuclearNorm(lam), alpha)
     return cast(problem, jnp.result_type(float) if dtype is None else dtype)
 

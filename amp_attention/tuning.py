@@ -77,7 +77,8 @@ def optimise(
         start: a fixed point near the first guess.
         tolerance: on |dE/dx|.
         max_solves: most fixed points to solve.
-        options: of `solve_state_evolution`; its tolerance is 1e-11 (float32: 1e-6) unless given.
+        options: `longest` of `newton_along`, the longest step in log x, and those of `solve_state_evolution`, whose
+            tolerance is 1e-11 (float32: 1e-6) unless given.
 
     Returns:
         `Optimum`.

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from amp_attention._typing import Array, Float, Scalar
+from amp_attention._typing import Array, Bool, Float, Scalar, ScalarLike
 from amp_attention.channels._channel import AbstractChannel, ChannelAverage, ChannelStep
 from amp_attention.channels._loss import AbstractLoss
 from amp_attention.channels._proximal import proximal_point
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
 from amp_attention.numerics.lanes import solve_symmetric
+from amp_attention.numerics.validation import positive
 from amp_attention.targets import Target
 
 _CHUNK = 1024  # samples whose K×K arrays stay in cache
@@ -23,6 +24,24 @@ def safe_sqrt(x: Array) -> Array:
     """√max(x, 0) whose derivative at 0 is 0 instead of infinite."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, jnp.ones_like(x))), jnp.zeros_like(x))
+
+
+def _width(smoothing: ScalarLike | None) -> Scalar | None:
+    return None if smoothing is None else positive("smoothing", smoothing)
+
+
+class MinimaStatistics(eqx.Module):
+    """How often a sample has two proximal minima, one entry a replica of the nodes.
+
+    Attributes:
+        fraction: share of samples with two different minima.
+        switching: E[δ(D) ‖g_a − g_b‖²], D the difference of their values: how many samples are about to change from one
+            to the other, weighted by how far g then jumps. Where it is positive two replicas of AMP part like the
+            square root of their distance: replica symmetry is unstable whatever the smooth part of the replicon is.
+    """
+
+    fraction: Float[Array, " R"]
+    switching: Float[Array, " R"]
 
 
 class ERMChannel(AbstractChannel):
@@ -35,18 +54,41 @@ class ERMChannel(AbstractChannel):
         loss: the loss of one sample.
         optimizer: an optax optimiser for the inner problem, run sample by sample; None for the engine's damped Newton
             on all samples at once, which is 10–100 times faster.
+        smoothing: τ > 0, in units of the loss, or None. Where Σ is large a sample can have two minima, and g jumps
+            where they change places. With finitely many nodes the averages jump as well, and state evolution need not
+            have a fixed point. With τ the averages (not `apply`) pass from one minimum to the other while their values
+            differ by less than τ; the bias is O(τ²).
 
     Source: arXiv:2509.24914.
     """
 
     loss: AbstractLoss
     optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
+    smoothing: Float[Array, ""] | None = eqx.field(default=None, converter=_width)
 
     def _point(self, omega, y, variance, warm=None):
         first = omega if warm is None else warm
         starts = jnp.stack([first, self.loss.head.project(omega, y)])
         starts = jax.lax.stop_gradient(starts)
         return proximal_point(self.loss, omega, y, variance, starts=starts, optimizer=self.optimizer)
+
+    def _potential(self, omega, z, y, variance):
+        """min_z[‖z − ω‖²/(2Σ) + ℓ(z; y)] as Σ‖g‖²/2 + ℓ, and g."""
+        g = -self.loss.gradient(z, y)
+        return variance * jnp.sum(g**2, axis=0) / 2 + self.loss.values(z, y), g
+
+    def _minima(self, omega, y, variance) -> "_Minima":
+        """The proximal points of all samples: the lower minimum, or both where these are to be mixed."""
+        if self.smoothing is None:
+            z = self._point(omega, y, variance)
+            potential, _ = self._potential(omega, z, y, variance)
+            return _Minima(z, y, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
+        pair = lambda x: jnp.concatenate([x, x], axis=-1)  # noqa: E731
+        starts = jax.lax.stop_gradient(jnp.concatenate([omega, self.loss.head.project(omega, y)], axis=1))
+        omega, y = pair(omega), pair(y)
+        z = proximal_point(self.loss, omega, y, variance, starts=starts[None], optimizer=self.optimizer)
+        values, g = self._potential(omega, z, y, variance)
+        return _mixed_minima(z, y, values, g, self.smoothing)
 
     def _jacobian(self, z, y, variance):
         """∂g/∂ω = −(I + ΣH)⁻¹H, shape (K, K, n)."""
@@ -96,9 +138,10 @@ class ERMChannel(AbstractChannel):
 
         def terms(u, xi):
             _, omega, y = joint.samples(u, xi)
-            z = self._point(omega, y, Sigma)
-            divergence = jnp.trace(jax.lax.stop_gradient(self._jacobian(z, y, Sigma)))
-            return joint.envelope(-self.loss.gradient(z, y), u, xi), divergence
+            minima = self._minima(omega, y, Sigma)
+            divergence = jnp.trace(jax.lax.stop_gradient(self._jacobian(minima.z, minima.y, Sigma)))
+            envelope = joint.envelope(-self.loss.gradient(minima.z, minima.y), minima.tile(u), minima.tile(xi))
+            return jax.tree.map(minima.mix, (envelope, divergence))
 
         (d_Sigma, d_m, d_residual), divergence = self._replica_means(terms, target, nodes)
         return (d_Sigma, *joint.overlap_derivatives(d_m, d_residual, divergence))
@@ -112,19 +155,19 @@ class ERMChannel(AbstractChannel):
 
         def terms(u, xi):
             _, omega, y = joint.samples(u, xi)
-            z = self._point(omega, y, Sigma)
-            g = -self.loss.gradient(z, y)
-            loss = self.loss.values(z, y)
-            jacobian = self._jacobian(z, y, Sigma)
+            minima = self._minima(omega, y, Sigma)
+            z, labels = minima.z, minima.y
+            g = -self.loss.gradient(z, labels)
+            jacobian = self._jacobian(z, labels, Sigma)
             error = (y - self.loss.head(omega)) ** 2
             others = (
-                Sigma * jnp.sum(g**2, axis=0) / 2 + loss,
-                jnp.trace(jacobian),
-                jnp.sum(jacobian**2, axis=(0, 1)),
-                loss,
+                minima.potential,
+                minima.mix(jnp.trace(jacobian)) + minima.jumps,
+                minima.mix(jnp.sum(jacobian**2, axis=(0, 1))),
+                minima.mix(self.loss.values(z, labels)),
                 jnp.sum(error, axis=tuple(range(error.ndim - 1))),
             )
-            return joint.envelope(g, u, xi), others
+            return jax.tree.map(minima.mix, joint.envelope(g, minima.tile(u), minima.tile(xi))), others
 
         envelope, others = self._replica_means(terms, target, nodes)
         d_Sigma, d_m, d_residual = envelope
@@ -141,6 +184,22 @@ class ERMChannel(AbstractChannel):
             test_error=test_error,
         )
 
+    @eqx.filter_jit
+    def minima(
+        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
+    ) -> MinimaStatistics:
+        """Two proximal minima among the nodes; δ(D) has the width of `smoothing`, which must be given."""
+        if self.smoothing is None:
+            raise ValueError("smoothing must be given for statistics of two minima, got None")
+        joint = _JointGaussian(target, m, q)
+
+        def terms(u, xi):
+            _, omega, y = joint.samples(u, xi)
+            minima = self._minima(omega, y, Sigma)
+            return minima.distinct.astype(omega.dtype), minima.jumps
+
+        return MinimaStatistics(*self._replica_means(terms, target, nodes))
+
     def _replica_means(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"]):
         """Means of per-sample terms over each replica of the nodes, computed chunk by chunk."""
         replicas, points, dimension = nodes.shape
@@ -154,6 +213,54 @@ class ERMChannel(AbstractChannel):
 
         means = jax.lax.map(chunk_mean, lanes)
         return jax.tree.map(lambda x: jnp.mean(x.reshape(replicas, -1), axis=1), means)
+
+
+class _Minima(eqx.Module):
+    """Proximal points of n samples, one or two lanes a sample (all first minima, then all second ones).
+
+    Attributes:
+        z, y: the points and their labels, lanes last.
+        potential: (n,) the smooth minimum of the values at them.
+        jumps: (n,) what passing from one minimum to the other adds to tr ∂g.
+        distinct: (n,) whether a sample is known to have two minima.
+        weight: (n,) of the first minimum; None where there is one lane a sample.
+    """
+
+    z: Float[Array, "K lanes"]
+    y: Float[Array, "... lanes"]
+    potential: Float[Array, " n"]
+    jumps: Float[Array, " n"]
+    distinct: Bool[Array, " n"]
+    weight: Float[Array, " n"] | None
+
+    def tile(self, x: Float[Array, "K n"]) -> Float[Array, "K lanes"]:
+        """Something of each sample, for each lane."""
+        return x if self.weight is None else jnp.concatenate([x, x], axis=-1)
+
+    def mix(self, x: Float[Array, " lanes"]) -> Float[Array, " n"]:
+        """The weighted mean over the minima of a sample."""
+        if self.weight is None:
+            return x
+        first, second = jnp.split(x, 2)
+        return second + self.weight * (first - second)
+
+
+def _mixed_minima(z, y, values, g, tau) -> _Minima:
+    """Weights w = t²(3 − 2t), t = (1 + D/τ)/2 in [0, 1], D = b − a the difference of the values of the minima.
+
+    The smooth minimum μ = a + h(D) with h′ = 1 − w is the one whose derivative is the mean of those of a and b; since
+    ∂D/∂ω = g_a − g_b, the mean g has the extra divergence w′ ‖g_a − g_b‖².
+    """
+    (a, b), (g_a, g_b), (z_a, z_b) = (jnp.split(x, 2, axis=-1) for x in (values, g, z))
+    scale = 1 + jnp.max(jnp.abs(z_a), axis=0)
+    same = jnp.max(jnp.abs(z_a - z_b), axis=0) <= jnp.sqrt(jnp.finfo(z.dtype).eps) * scale
+    t = jnp.where(same, jnp.ones_like(a), (1 + (b - a) / tau) / 2)
+    inside = (t > 0) & (t < 1)
+    t = jnp.where(inside, t, (t >= 1).astype(t.dtype))
+    excess = 2 * tau * (t - 1 / 2 - t**3 + t**4 / 2)  # h(D) for |D| < τ
+    potential = jnp.where(inside, a + excess, jnp.where(t == 1, a, b))
+    jumps = 3 * t * (1 - t) / tau * jnp.sum((g_a - g_b) ** 2, axis=0)
+    return _Minima(z, y, potential, jumps, ~same, t**2 * (3 - 2 * t))
 
 
 class _JointGaussian(eqx.Module):

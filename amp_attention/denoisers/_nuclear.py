@@ -55,7 +55,8 @@ class NuclearNorm(AbstractDenoiser):
     def average(self, law: AbstractSpectralLaw, Sigma_hat: Scalar, m_hat: Scalar, q_hat: Scalar) -> DenoiserAverage:
         """Integrals of the soft threshold over μ_δ = μ0 ⊞ semicircle(δ²)."""
         delta, epsilon, convolution = self._effective(law, m_hat, q_hat)
-        above, eta = convolution.above(epsilon), m_hat / Sigma_hat
+        above, overlap = convolution.above_and_overlap(epsilon)
+        eta = m_hat / Sigma_hat
         return DenoiserAverage(
             Sigma=2 * above.D1 / Sigma_hat,
             m=eta * above.m,
@@ -68,5 +69,5 @@ class NuclearNorm(AbstractDenoiser):
             potential=-(m_hat**2) / (4 * Sigma_hat) * above.J,
             zero_fraction=above.zero_fraction,
             squared_error=above.squared_error(eta),
-            tangent_overlap=convolution.tangent_overlap(epsilon),
+            tangent_overlap=overlap,
         )

@@ -98,15 +98,18 @@ def _at_fixed_point(theory: TheoryPoint, nodes, of: str, gamma) -> dict[str, Any
 
 
 def replica_errors(theory: TheoryPoint, nodes, of: str, gamma=None) -> dict[str, float | None] | None:
-    """Standard errors of the gradients; None for a single replica."""
-    replicas = nodes.shape[0]
-    if replicas == 1:
-        return None
-    found = []
+    """Standard errors of the gradients: the scatter over the replicas that have a fixed point of their own.
+
+    None for a single replica, or if fewer than half of them converge.
+    """
+    replicas, found = nodes.shape[0], []
     for replica in range(replicas):
         own = nodes[replica : replica + 1]
-        solution = solve_state_evolution(theory.problem, own, start=theory.value)
-        found.append(named(gradient(theory.problem, own, solution, of), gamma))
+        solution = solve_state_evolution(theory.problem, own, start=theory.value, max_steps=100)
+        if bool(solution.successful):
+            found.append(named(gradient(theory.problem, own, solution, of), gamma))
+    if len(found) < max(2, replicas / 2):
+        return None
     scatter = lambda values: float(np.std(values, ddof=1) / replicas**0.5)  # noqa: E731
     return {n: None if found[0][n] is None else scatter([one[n] for one in found]) for n in found[0]}
 

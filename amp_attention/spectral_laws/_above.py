@@ -8,9 +8,8 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar, ScalarLike
 from amp_attention.spectral_laws._complex import as_complex, scaled
-from amp_attention.spectral_laws._contour import HalfLines, half_lines
+from amp_attention.spectral_laws._contour import HalfLines
 from amp_attention.spectral_laws._law import AbstractSpectralLaw
-from amp_attention.spectral_laws._subordination import subordinate
 
 
 class Above(eqx.Module):
@@ -80,9 +79,8 @@ def _whole(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar) -> Parts:
     return Parts(square, one / 2, mean - epsilon, one, second - epsilon * mean, mean)
 
 
-def integrals_above(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar) -> Above:
-    """See `FreeConvolution.above`."""
-    lines = half_lines(law, delta, subordinate(law, delta, epsilon))
+def integrals_above(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, lines: HalfLines) -> Above:
+    """See `FreeConvolution.above`; `lines` part in ε."""
     parts, whole = contour_parts(law, delta, epsilon, lines), _whole(law, delta, epsilon)
     # Nothing or everything, exactly, when ε lies outside the support.
     empty, full = (lines.all_above, lines.none_above), (lines.none_above, lines.all_above)

@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Complex, Float, Scalar
-from amp_attention.spectral_laws._above import contour_parts
 from amp_attention.spectral_laws._complex import as_complex, reciprocal, scaled
-from amp_attention.spectral_laws._contour import finest_scale, graded, half_lines, segment
+from amp_attention.spectral_laws._contour import HalfLines, finest_scale, graded, segment
 from amp_attention.spectral_laws._law import AbstractSpectralLaw
-from amp_attention.spectral_laws._subordination import descend, follow, implicit, psi, subordinate
+from amp_attention.spectral_laws._subordination import descend, follow, implicit, psi
 
 NODES_ON_RAY = 160
 _NODES_ON_LEG = 64
@@ -81,10 +80,8 @@ def _kernel_integral(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, e
     return 2 * jnp.sum(a * b * ratio * ratio).real
 
 
-def tangent_overlap(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar) -> Scalar:
-    """See `FreeConvolution.tangent_overlap`."""
-    lines = half_lines(law, delta, subordinate(law, delta, epsilon))
-    rank = contour_parts(law, delta, epsilon, lines).mass[1]
+def tangent_overlap(law: AbstractSpectralLaw, delta: Scalar, epsilon: Scalar, lines: HalfLines, rank: Scalar) -> Scalar:
+    """See `FreeConvolution.tangent_overlap`; `lines` part in ε, `rank` is the mass above it."""
     outside = lines.all_above | lines.none_above
     # Outside the support any point inside will do, the result is discarded.
     middle = jax.lax.stop_gradient(jnp.mean(psi(law, delta, as_complex(lines.ends)).real))

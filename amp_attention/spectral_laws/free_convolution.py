@@ -7,6 +7,7 @@ from amp_attention._typing import Array, Complex, Float, Scalar, ScalarLike
 from amp_attention.numerics.validation import positive
 from amp_attention.spectral_laws import _biane
 from amp_attention.spectral_laws._above import Above, integrals_above
+from amp_attention.spectral_laws._contour import HalfLines, half_lines
 from amp_attention.spectral_laws._law import AbstractSpectralLaw
 from amp_attention.spectral_laws._replica_overlap import replica_overlap
 from amp_attention.spectral_laws._subordination import subordinate
@@ -79,7 +80,13 @@ class FreeConvolution(eqx.Module):
 
         rank_fraction and zero_fraction have no derivative at a band edge.
         """
-        return integrals_above(self.law, self.delta, jnp.asarray(epsilon, self.law.dtype))
+        epsilon, lines = self._lines(epsilon)
+        return integrals_above(self.law, self.delta, epsilon, lines)
+
+    def _lines(self, epsilon: ScalarLike) -> tuple[Scalar, HalfLines]:
+        """ε as an array, and the integration paths that part there."""
+        epsilon = jnp.asarray(epsilon, self.law.dtype)
+        return epsilon, half_lines(self.law, self.delta, subordinate(self.law, self.delta, epsilon))
 
     @eqx.filter_jit
     def tangent_overlap(self, epsilon: ScalarLike) -> Scalar:
@@ -90,7 +97,14 @@ class FreeConvolution(eqx.Module):
         It is the mean square of the derivative of X ↦ ReLU(X - ε) at S0 + δZ in a random symmetric direction, between 0
         and 1. Differentiable in δ, ε and the law, except at band edges.
         """
-        return tangent_overlap(self.law, self.delta, jnp.asarray(epsilon, self.law.dtype))
+        return self.above_and_overlap(epsilon)[1]
+
+    @eqx.filter_jit
+    def above_and_overlap(self, epsilon: ScalarLike) -> tuple[Above, Scalar]:
+        """`above` and `tangent_overlap`, which share their integration paths."""
+        epsilon, lines = self._lines(epsilon)
+        above = integrals_above(self.law, self.delta, epsilon, lines)
+        return above, tangent_overlap(self.law, self.delta, epsilon, lines, above.rank_fraction)
 
     @eqx.filter_jit
     def replica_overlap(self, epsilon: ScalarLike, gap: ScalarLike) -> Scalar:
