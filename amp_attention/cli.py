@@ -12,11 +12,13 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError
 
 from amp_attention._cli.checks import (
+    check_alone,
     check_data,
     check_estimate,
     check_finite,
     check_observable,
     check_problem,
+    check_spectrum,
     check_targets,
     check_tuning,
     check_unavailable,
@@ -174,7 +176,9 @@ def sensitivity(
     check_unavailable(request)
     check_problem(request)
     if finite_d:
-        check_finite(request)
+        check_finite(request, beside="--finite-d")
+    else:
+        check_alone("without --finite-d", instance)
     prepare(solver.dtype)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import sensitivity_sweep
@@ -195,8 +199,11 @@ def tune(
     problem: ProblemOptions = ProblemOptions(),
     observable: ObservableOptions = ObservableOptions(),
     gradient_tolerance: Annotated[
-        float, number("On the derivative of the observable in lam, > 0.", "> 0", group=ANALYSIS)
-    ] = 1e-8,
+        float | None,
+        number(
+            "On the derivative of the observable in lam, > 0. [default: 1e-8; float32: 1e-4]", "> 0", group=ANALYSIS
+        ),
+    ] = None,
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
     output: OutputOptions = OutputOptions(),
@@ -205,12 +212,14 @@ def tune(
 
     One value of --lam is the first guess; of a list, the ends are the bounds and `curve` has all of it.
     """
-    analysis = {"of": observable.of, "gradient_tolerance": gradient_tolerance}
+    tolerance = gradient_tolerance or (1e-8 if solver.dtype == "float64" else 1e-4)
+    analysis = {"of": observable.of, "gradient_tolerance": tolerance}
     check_observable(observable.of)
     request = Request("tune", problem, solver, output, nodes, analysis=analysis)
     check_unavailable(request)
     check_problem(request)
     check_tuning(request)
+    request.analysis.update(problem.search())
     prepare(solver.dtype)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import tuning_sweep
@@ -218,7 +227,7 @@ def tune(
     (grid, options), settings = build.tuning(request), build.theory_settings(request)
     found = results.Results(request, _arguments)
     return found.answer(
-        lambda _: tuning_sweep(grid, observable.of, settings, tolerance=gradient_tolerance, **options),
+        lambda tell: tuning_sweep(grid, observable.of, settings, tolerance=tolerance, progress=tell, **options),
         len(grid),
         figures.tuning_figures,
     )
@@ -258,8 +267,7 @@ def spectrum(
     request = Request("spectrum", problem, solver, output, nodes, instance, training, {"engine": engine})
     check_unavailable(request)
     check_problem(request)
-    if instance.d is not None:
-        check_finite(request)
+    check_spectrum(request)
     prepare(solver.dtype)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import spectrum_sweep

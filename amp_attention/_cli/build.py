@@ -1,7 +1,6 @@
 """From checked options to the problems of the experiments; refuses what does not fit in memory."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
-from amp_attention.data import Data, check_memory, load_npz, sample_size, whiteness
+from amp_attention.data import Data, available_memory, check_memory, load_npz, sample_size, whiteness
 from amp_attention.experiments import (
     FinitePoint,
     FiniteSettings,
@@ -30,6 +29,7 @@ from amp_attention.experiments import (
     read_eigenvalues,
     run_instances,
 )
+from amp_attention.numerics.packing import packed_size
 from amp_attention.problem import AttentionProblem, attention_head, cast
 from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw, MarchenkoPastur
 from amp_attention.targets import Target
@@ -56,26 +56,34 @@ def problems(request: Request, lams: Sequence[float] | None = None) -> list[Atte
     if request.problem.kappa0 is not None:
         options["kappa0"] = request.problem.kappa0
     with usage_errors():
-        law = spectral_law(described)
-        return problem_grid(described["alpha"], lams or described["lam"], law=law, dtype=_dtype(request), **options)
+        options |= {"law": spectral_law(described), "dtype": _dtype(request)}
+        return problem_grid(described["alpha"], lams or request.problem.lams(), **options)
 
 
 def tuning(request: Request) -> tuple[list[AttentionProblem], dict[str, Any]]:
     """One problem an α, at the first guess of λ̃, and the bounds and grid of `tuning_sweep`."""
-    lams = sorted(request.problem.lams())
-    if len(lams) == 1:
-        return problems(request, lams), {}
-    middle = math.sqrt(lams[0] * lams[-1])
-    return problems(request, [middle]), {"bounds": (lams[0], lams[-1]), "grid": lams}
+    search = request.problem.search()
+    return problems(request, [search["first_guess"]]), {"bounds": tuple(search["bounds"]), "grid": search["grid"]}
 
 
 def targets(request: TargetRequest) -> list[Target]:
     """The grid of `thresholds`, tokens outermost."""
     described = request.describe()
+    _check_heads(max(described["tokens"]))
     with usage_errors():
         law = spectral_law(described)
         grid = itertools.product(described["tokens"], described["kappa0"], described["noise"])
         return [_target(law, tokens, kappa0, noise, np.dtype(request.dtype)) for tokens, kappa0, noise in grid]
+
+
+def _check_heads(tokens: int) -> None:
+    """A threshold counts the directions of the scores that a head sees, in a K×K matrix and its decomposition."""
+    needed, available, gib = 32 * packed_size(tokens) ** 2, available_memory(), 2**30
+    if available is not None and needed > available:
+        raise UsageError(
+            f"--tokens: a head of T = {tokens} tokens needs about {needed / gib:.3g} GiB, but "
+            f"{available / gib:.3g} GiB are available; refused before allocating."
+        )
 
 
 def _target(law: AbstractSpectralLaw | None, tokens: int, kappa0: float | None, noise: float, dtype: Any) -> Target:

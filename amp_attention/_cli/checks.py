@@ -3,7 +3,9 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from amp_attention._cli.names import MANIFEST, OBSERVABLES, result_files
 from amp_attention._cli.options import (
@@ -102,7 +104,7 @@ def check_tuning(request: Request) -> None:
 def check_list(name: str, given: Sequence[float] | None) -> None:
     """Every value of a list once: twice would be the same points of the grid twice."""
     twice = next((value for value, count in Counter(given or ()).items() if count > 1), None)
-    refuse(twice is not None, f"{name} must hold every value once, got {twice} more than once.")
+    refuse(twice is not None, f"{name} must hold every value once, got {twice or 0:.12g} more than once.")
 
 
 def _check_lists(problem: ProblemOptions) -> None:
@@ -119,15 +121,36 @@ def check_without(without: str | None, training: TrainingOptions) -> None:
     )
 
 
-def check_finite(request: Request) -> None:
-    """What only state evolution can do."""
+def check_finite(request: Request, beside: str = "") -> None:
+    """What only theory can do, for engines at finite d; `beside` is the option that asks for them, if one does."""
+    where = f"beside {beside}" if beside else f"for {request.command}"
     name = "--lam" if request.problem.weight_decay is None else "--weight-decay"
     refuse(
         min(request.problem.lams()) <= 0,
-        f"{name} must be > 0 for {request.command}, got 0: the λ → 0 branch belongs to state-evolution.",
+        f"{name} must be > 0 {where}, got 0: the λ̃ → 0⁺ limit is one of theory alone, see state-evolution.",
     )
     d = request.instance.d
     refuse(d is not None and d < 2, f"--d must be a whole number >= 2, got {d}.")
+
+
+def check_alone(why: str, *groups: Any) -> None:
+    """Options that have no meaning here are refused, not ignored; `why` is "without --d", for instance."""
+    for group in groups:
+        for name, value in asdict(group).items():
+            default = getattr(type(group)(), name)
+            refuse(value != default, f"{_dashed(name)} must be left out {why}, got {value}.")
+
+
+def check_spectrum(request: Request) -> None:
+    """Without --d there is theory alone, without --engine train nothing is trained."""
+    engine = request.analysis["engine"]
+    if request.instance.d is None:
+        refuse(engine != "amp", f"--engine must be left out without --d, got {engine}.")
+        check_alone("without --d", request.instance, request.training)
+    else:
+        check_finite(request, beside="--d")
+    if engine != "train":
+        check_alone(f"beside --engine {engine}", request.training)
 
 
 def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path) -> None:

@@ -82,7 +82,9 @@ def comparison_figures(
 
 def sensitivity_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of `sensitivity`."""
-    return _unless_empty("sensitivity", sensitivity_curves(_records(points), parameters))
+    # A point of theory is drawn whatever became of AMP beside it.
+    records = [point.record | {"result": point.theory.record["result"]} for point in points]
+    return _unless_empty("sensitivity", sensitivity_curves(records, parameters))
 
 
 def tuning_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:

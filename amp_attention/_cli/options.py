@@ -59,10 +59,10 @@ class ProblemOptions(LawOptions):
     )
     lam: Annotated[
         Values | None,
-        values("λ̃ = √κ λ > 0 (state-evolution: >= 0), multiplies d·Tr S. A list. [default: 0.05]", ">= 0"),
+        values("λ̃ = √κ λ >= 0 (0, the λ̃ → 0⁺ limit, in theory only), times d·Tr S. A list. [default: 0.05]", ">= 0"),
     ] = None
     weight_decay: Annotated[
-        Values | None, values("λ > 0 (state-evolution: >= 0), instead of --lam: λ̃ = √κ λ. A list.", ">= 0")
+        Values | None, values("λ >= 0 (0 in theory only), instead of --lam: λ̃ = √κ λ. A list.", ">= 0")
     ] = None
     kappa: Annotated[float, number("Student width p/d > 0.", "> 0")] = 1.0
     kappa0: Annotated[
@@ -88,6 +88,13 @@ class ProblemOptions(LawOptions):
         if self.lam is not None:
             raise UsageError("--weight-decay gives λ and --lam gives √κ λ: use one of them, not both.")
         return tuple(math.sqrt(self.kappa) * decay for decay in self.weight_decay)
+
+    def search(self) -> dict[str, Any]:
+        """Of `tune`: one λ̃ is the first guess between wide bounds; of a list, the ends are the bounds."""
+        lams = sorted(self.lams())
+        low, high = (min(1e-5, lams[0]), max(1e2, lams[0])) if len(lams) == 1 else (lams[0], lams[-1])
+        guess, grid = (lams[0], []) if len(lams) == 1 else (math.sqrt(low * high), lams)
+        return {"first_guess": guess, "bounds": [low, high], "grid": grid}
 
     def alphas(self) -> Values:
         """α of every row of the grid."""
@@ -134,7 +141,7 @@ class NodeOptions:
 class InstanceOptions:
     """Finite-d instances."""
 
-    d: Annotated[int | None, whole("Embedding dimension, >= 2. [default: 100]", ">= 1")] = None
+    d: Annotated[int | None, whole("Embedding dimension, >= 2. [default: 100; spectrum: none]", ">= 1")] = None
     repeats: Annotated[int | None, whole("Independent targets, tokens and labels, >= 1. [default: 1]", ">= 1")] = None
     test_samples: Annotated[int, whole("Fresh samples behind test_error, >= 1.", ">= 1")] = 100_000
     checkpoint: Annotated[Path | None, path("Write the state of the run to this file.", show=False)] = None
@@ -212,28 +219,33 @@ class Request:
     analysis: dict[str, Any] = field(default_factory=dict)  # options of this command alone
 
     def settings(self) -> dict[str, Any]:
-        """The `settings` entry of the JSON document: how it was computed, as given (null: the default)."""
-        groups: list[Any] = [self.solver]
-        if self.command not in ("amp", "train"):
-            groups.append(self.nodes)
-        if self.command in ("amp", "train", "compare", "sensitivity", "spectrum"):
-            groups.append(self.instance)
-        if self.command in ("train", "compare", "spectrum"):
-            groups.append(self.training)
-        return self.analysis | {name: value for group in groups for name, value in asdict(group).items()}
+        """The `settings` entry of the JSON document: how it was computed, as given (null: default, or no meaning)."""
+        command, engine = self.command, self.analysis.get("engine")
+        draws = self.analysis.get("finite_d", True) and not (command == "spectrum" and self.instance.d is None)
+        trains = command in ("train", "compare") or (engine == "train" and draws)
+        groups = [asdict(self.solver)]
+        if command not in ("amp", "train"):
+            groups.append(asdict(self.nodes))
+        if command in ("amp", "train", "compare", "sensitivity", "spectrum"):
+            groups.append(_unless_null(self.instance, draws))
+        if command in ("train", "compare", "spectrum"):
+            groups.append(_unless_null(self.training, trains))
+        own = self.analysis | ({"engine": engine if draws else None} if command == "spectrum" else {})
+        return own | {name: value for group in groups for name, value in group.items()}
 
     def describe(self) -> dict[str, Any]:
         """The `problem` entry of the JSON document: every problem option, null where it has no meaning."""
-        problem = self.problem
+        problem, varied = self.problem, self.command == "tune"  # whose λ̃ is an answer; the search is in `settings`
         law = problem.law_options()
+        decays = None if problem.weight_decay is None or varied else list(problem.weight_decay)
         return (
             asdict(problem)
             | law
             | {
                 "tokens": problem.tokens or 2,
                 "alpha": list(problem.alphas()),
-                "lam": list(problem.lams()),
-                "weight_decay": None if problem.weight_decay is None else list(problem.weight_decay),
+                "lam": None if varied else list(problem.lams()),
+                "weight_decay": decays,
                 "kappa0": _default(problem.kappa0, 0.5) if law["target"] == "marchenko-pastur" else None,
                 "noise": _default(problem.noise, 0.5),
                 "beta": None if problem.tokens == 1 else problem.beta,
@@ -258,6 +270,10 @@ class TargetRequest:
     def describe(self) -> dict[str, Any]:
         """The `problem` entry of the JSON document."""
         return self.target.lists() | self.target.law_options()
+
+
+def _unless_null(group: Any, meaningful: Any) -> dict[str, Any]:
+    return asdict(group) if meaningful else dict.fromkeys(asdict(group))
 
 
 def _default(value: Any, default: Any) -> Any:

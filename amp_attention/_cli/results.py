@@ -10,7 +10,7 @@ import numpy as np
 from amp_attention._cli.names import SERIES, axes, result_files
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
-from amp_attention._cli.streams import Progress, deliver, problems_of, say, table
+from amp_attention._cli.streams import Progress, deliver, problems_of, say, series_table, table
 from amp_attention.experiments import (
     ForeignFileError,
     ResultFolder,
@@ -27,6 +27,7 @@ from amp_attention.experiments import (
 )
 
 SAVE_EVERY = 5.0  # seconds
+NESTED = ("x", "density", "edges", "outliers", "eigenvalues", "distance", "finite_d")
 Points = Callable[[Callable[[str], None]], Iterator[Any]]
 Figures = Callable[[list[Any], Mapping[str, Any]], Mapping[str, Any]]
 
@@ -110,7 +111,7 @@ class Results:
         self.saved = time.perf_counter()
         if self.folder is None:
             return
-        command, records = self.request.command, self.records
+        command, records = self.request.command, [_flattened(record) for record in self.records]
         self._write(f"{command}.json", to_json(self.document()) + "\n")
         for name, rows in ((command, point_rows(records)), (SERIES.get(command, ""), self._series())):
             if rows:
@@ -182,10 +183,17 @@ class Results:
         if self.request.output.json:
             printed = deliver(to_json(self.document()))
         elif self.points:
-            printed = deliver(table(self.request.command, self.records))
+            lines = self._series() if self.request.command == "phase-diagram" else []
+            tables = [table(self.request.command, self.records), *([series_table(lines)] if lines else [])]
+            printed = deliver("\n\n".join(tables))
         for sentence in problems_of(self.request.command, self.records):
             say(sentence)
         return printed
+
+
+def _flattened(record: dict[str, Any]) -> dict[str, Any]:
+    """Without lists and groups that are null here: a table has no column for them."""
+    return {name: value for name, value in record.items() if value is not None or name not in NESTED}
 
 
 def save_matrix(path: Path, matrix: np.ndarray | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from amp_attention._cli.names import axes
 
 Column = tuple[str, str]  # header, path of names in the record
+UNKNOWN = "-"
 
 FINITE_COLUMNS: tuple[Column, ...] = (
     ("alpha", "alpha"),
@@ -59,6 +60,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("d/dbeta0", "gradients.beta0"),
         ("d/dnoise", "gradients.noise"),
         ("d/dkappa0", "gradients.kappa0"),
+        ("d/dgamma", "gradients.gamma"),
         ("AMP:d/dlam", "finite_d.lam"),
         *END,
     ),
@@ -90,6 +92,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "spectrum": (
         *PLACE,
         *SPECTRUM_COLUMNS,
+        ("outliers", "outliers"),
         ("W1", "distance.wasserstein"),
         ("KS", "distance.ks"),
         *END,
@@ -109,6 +112,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("|dS|^2/d", "agreement.squared_distance"),
         ("result", "result"),
     ),
+}
+# Left out of a table where no row has them: of other targets, of T > 1, of what was not asked for.
+OPTIONAL = {
+    *("gradients.beta", "gradients.beta0", "gradients.kappa0", "gradients.gamma"),
+    *("finite_d.lam", "distance.wasserstein", "distance.ks"),
 }
 
 
@@ -189,11 +197,20 @@ def abandon_stdout(error: OSError) -> None:
 
 
 def table(command: str, records: Sequence[Mapping[str, Any]]) -> str:
-    """A readable table: mean±standard error where there are repeats."""
-    columns = COLUMNS[command]
-    rows = [[_cell(record, path) for _, path in columns] for record in records]
-    widths = [max(len(header), *(len(row[i]) for row in rows)) for i, (header, _) in enumerate(columns)]
-    lines = [[header for header, _ in columns], *rows]
+    """A readable table: mean±standard error where there are repeats, the length of a list."""
+    cells = {column: [_cell(record, column[1]) for record in records] for column in COLUMNS[command]}
+    shown = {c: entries for c, entries in cells.items() if c[1] not in OPTIONAL or set(entries) != {UNKNOWN}}
+    return aligned([[header for header, _ in shown], *map(list, zip(*shown.values(), strict=True))])
+
+
+def series_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A second table, of rows with the same names."""
+    return aligned([list(rows[0]), *([_number(value) for value in row.values()] for row in rows)])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Columns to the right, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
@@ -201,14 +218,17 @@ def _cell(record: Mapping[str, Any], path: str) -> str:
     *parents, name = path.split(".")
     for parent in parents:
         record = record.get(parent) or {}
-    value = record.get(name)
-    error = (record.get("standard_error") or {}).get(name) if "runs" in record else None
+    value, error = record.get(name), record.get("standard_error")
+    if not isinstance(error, float):  # that of the only number here
+        error = (error or {}).get(name) if "runs" in record else None
     return _number(value) + ("" if error is None or math.isnan(error) else f"±{error:.1g}")
 
 
 def _number(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
+        return UNKNOWN
+    if isinstance(value, list):
+        return str(len(value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, str) else f"{value:.5g}"
@@ -230,7 +250,7 @@ def _reached(record: Mapping[str, Any]) -> str:
 
 
 def _residuals(record: Mapping[str, Any]) -> list[float]:
-    parts = [record[engine] for engine in ("state_evolution", "amp", "train") if record.get(engine)]
+    parts = [record[engine] for engine in ("state_evolution", "amp", "train", "finite_d") if record.get(engine)]
     parts += record.get("runs") or []
     own = [record.get(name) for name in ("residual", "gradient_norm")] if record["result"] != "successful" else []
     return [r for r in own if r is not None and math.isfinite(r)] + [r for part in parts for r in _residuals(part)]

@@ -30,6 +30,7 @@ from amp_attention.experiments._instances import (
     draw_instance as draw_instance,
     given_instance as given_instance,
 )
+from amp_attention.experiments._peak import PeakPoint as PeakPoint, peak_sweep as peak_sweep
 from amp_attention.experiments._phases import PhaseDiagram as PhaseDiagram, PhasePoint as PhasePoint
 from amp_attention.experiments._predictions import (
     is_logarithmic as is_logarithmic,

@@ -10,6 +10,7 @@ from amp_attention.boundaries import Margin, collapse_lam, crossing, margins
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import number
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
+from amp_attention.experiments._tuning import search_options
 from amp_attention.problem import AttentionProblem
 from amp_attention.spectral_laws import FiniteLaw
 from amp_attention.spectrum import phase_name
@@ -71,7 +72,7 @@ class PhaseDiagram:
         )
         for name, margin in found.items():
             for low, high in itertools.pairwise(solved):
-                lam = _between(low, high, margin, nodes)
+                lam = _between(low, high, margin, nodes, search_options(self.settings))
                 if math.isfinite(lam):
                     self.boundaries[name].append([alpha, lam])
 
@@ -83,7 +84,7 @@ def _phase(theory: TheoryPoint) -> str | None:
     return phase_name(theory.problem.target.law, value.delta, value.epsilon)
 
 
-def _between(low: TheoryPoint, high: TheoryPoint, margin: Margin, nodes) -> float:
+def _between(low: TheoryPoint, high: TheoryPoint, margin: Margin, nodes, options: dict[str, Any]) -> float:
     """λ̃ at which the margin changes sign between two neighbours; NaN if it does not."""
     ends = [number(margin(point.problem, point.value)) for point in (low, high)]
     if low.value.q == 0 or not ends[0] * ends[1] < 0:
@@ -91,4 +92,4 @@ def _between(low: TheoryPoint, high: TheoryPoint, margin: Margin, nodes) -> floa
     bounds = (low.record["lam"], high.record["lam"])
     weight = ends[0] / (ends[0] - ends[1])  # the secant
     start = problem_at(low.problem, lam=bounds[0] + weight * (bounds[1] - bounds[0]))
-    return crossing(start, nodes, margin, bounds=bounds, increasing=ends[1] > 0, start=low.value).x
+    return crossing(start, nodes, margin, bounds=bounds, increasing=ends[1] > 0, start=low.value, **options).x

@@ -1,6 +1,7 @@
 """Fixed points with the derivatives of one observable, in theory and of AMP at finite d."""
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from amp_attention.amp import differentiable_estimate
 from amp_attention.experiments._finite import FiniteSettings, solve_instance
 from amp_attention.experiments._instances import draw_instance
-from amp_attention.experiments._records import SUCCESSFUL, guarded, mean_and_error, number, outcome
+from amp_attention.experiments._records import SUCCESSFUL, average, guarded, number, outcome
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.generalisation import measure_test_error
 from amp_attention.problem import AttentionProblem
@@ -30,6 +31,7 @@ FINITE_OBSERVABLES = {
     "q": lambda value: value.q,
     "trace": lambda value: value.trace,
 }
+UNKNOWN = dict.fromkeys([*PARAMETERS, "gamma"])  # derivatives that have no meaning or were not found
 
 
 @dataclass(frozen=True)
@@ -60,39 +62,44 @@ def sensitivity_sweep(
         progress: told what is about to run.
 
     Yields:
-        A `SensitivityPoint` each. Its record is that of the fixed point and `value`, `gradients` (null where the
-        problem has no such number or the point is not successful), `second` (of λ̃), and `gradients_standard_error`:
-        the scatter of the gradients of the replicas of the nodes, each at its own fixed point, over √replicas.
+        A `SensitivityPoint` each. Its record is that of the fixed point and `value`, `gradients` by name (null where
+        the problem has no such number or the point is not successful), `second` (of λ̃), `gradients_standard_error`
+        (the scatter of the gradients of the replicas of the nodes, each at its own fixed point, over √replicas), and
+        `finite_d`, null without `finite`. It is successful where theory and AMP are.
     """
     observable(of)
     sweep = TheorySweep(settings)
     for problem in problems:
+        progress("fixed point")
         theory = sweep.solve(problem)
-        nodes = sweep.nodes_for(problem)
         record = theory.record | {"of": of, "value": number(getattr(theory.value, of, None))}
-        record |= _derivatives(theory, nodes, of, gamma)
-        if finite is not None:
-            record["finite_d"] = finite_derivative(problem, of, finite, progress)
-        yield SensitivityPoint(record, theory)
+        progress("derivatives")
+        record |= _derivatives(theory, sweep.nodes_for(problem), of, gamma)
+        record["finite_d"] = None if finite is None else finite_derivative(problem, of, finite, progress)
+        yield SensitivityPoint(jointly(record, record["finite_d"]), theory)
 
 
 def _derivatives(theory: TheoryPoint, nodes, of: str, gamma) -> dict[str, Any]:
-    blank: dict[str, Any] = {"gradients": None, "gradients_standard_error": None, "second": {"lam": None}}
+    blank = {"gradients": UNKNOWN, "gradients_standard_error": UNKNOWN, "second": {"lam": None}}
     if not theory.successful:
         return blank
-    if not bool(jnp.isfinite(theory.value.Sigma)):  # the λ → 0⁺ branch, where nothing is a function of λ̃
-        read = observable(of)
-        slope = eqx.filter_grad(lambda p: read(p, solve_interpolator(p, nodes).value))(theory.problem)
-        return blank | {"gradients": named(Gradient(theory.value.q, slope), gamma) | {"lam": None}}
-    answer, failed = guarded(_at_fixed_point, theory, nodes, of, gamma)
-    return blank if failed is not None else answer
+    interpolating = not bool(jnp.isfinite(theory.value.Sigma))
+    answer, failed = guarded(_at_interpolator if interpolating else _at_fixed_point, theory, nodes, of, gamma)
+    return blank | (answer if failed is None else failed)
+
+
+def _at_interpolator(theory: TheoryPoint, nodes, of: str, gamma) -> dict[str, Any]:
+    """On the λ → 0⁺ branch, where nothing is a function of λ̃ and no replica is solved."""
+    read = observable(of)
+    slope = eqx.filter_grad(lambda p: read(p, solve_interpolator(p, nodes).value))(theory.problem)
+    return {"gradients": named(Gradient(theory.value.q, slope), gamma) | {"lam": None}}
 
 
 def _at_fixed_point(theory: TheoryPoint, nodes, of: str, gamma) -> dict[str, Any]:
     problem, solution = theory.problem, theory.solution
     return {
         "gradients": named(gradient(problem, nodes, solution, of), gamma),
-        "gradients_standard_error": replica_errors(theory, nodes, of, gamma),
+        "gradients_standard_error": replica_errors(theory, nodes, of, gamma) or UNKNOWN,
         "second": {"lam": number(expansion(problem, nodes, solution, of).second)},
     }
 
@@ -115,12 +122,19 @@ def replica_errors(theory: TheoryPoint, nodes, of: str, gamma=None) -> dict[str,
 
 
 def named(found: Gradient, gamma=None) -> dict[str, float | None]:
-    """Derivatives by name, None where the problem has no such number; that in γ for a power law."""
+    """Derivatives by name, None where the problem has no such number; that in γ where `gamma` takes it there."""
     result = {name: None if (value := found[name]) is None else number(value) for name in PARAMETERS}
-    if gamma is not None:
-        law = found.problem.target.law
-        result["gamma"] = number(gamma(law.eigenvalues)) if isinstance(law, FiniteLaw) else None
-    return result
+    law = found.problem.target.law
+    if gamma is None or not isinstance(law, FiniteLaw):
+        return result | {"gamma": None}
+    return result | {"gamma": number(gamma(law.eigenvalues))}
+
+
+def jointly(record: dict[str, Any], finite: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A record of theory, not successful either where what was solved at finite d beside it is not."""
+    if finite is None or record["result"] != SUCCESSFUL or finite["result"] == SUCCESSFUL:
+        return record
+    return record | {"result": finite["result"], "message": f"at finite d: {finite['message']}"}
 
 
 def finite_derivative(
@@ -129,25 +143,28 @@ def finite_derivative(
     """The derivative in λ̃ of an observable of AMP at finite d, by implicit differentiation at its fixed point.
 
     Returns:
-        `d`, `lam` (the mean derivative over repeats), `standard_error` (null for one repeat), and `result` of the first
-        run that failed. Null where AMP has no such observable.
+        `d`, `lam` (the mean derivative over the successful repeats; null where AMP has no such observable),
+        `standard_error` (null for one repeat), `result`, and `message` where that is not a success.
     """
-    slopes, result = [], SUCCESSFUL
+    records = []
     for repeat in range(settings.repeats):
         progress(f"amp repeat {repeat + 1}/{settings.repeats}")
         instance = draw_instance(problem, settings.d, settings.seed, repeat)
-        solution = solve_instance("amp", problem, instance, settings)
-        ended = outcome(solution)["result"]
-        result = ended if result == SUCCESSFUL else result
-        slopes.append(_amp_slope(problem, instance, solution, of, settings))
-    known = [slope for slope in slopes if slope is not None]
-    mean, error = mean_and_error(known) if known else (None, None)
-    return {"d": settings.d, "lam": mean, "standard_error": error, "result": result}
+        record, failed = guarded(_amp_derivative, problem, instance, of, settings)
+        records.append(record if failed is None else failed)
+    joint = average(records, ["lam"])
+    error = (joint["standard_error"] or {}).get("lam")
+    return {"d": settings.d} | joint | {"standard_error": error}
 
 
-def _amp_slope(problem, instance, solution, of: str, settings: FiniteSettings) -> float | None:
+def _amp_derivative(problem, instance, of: str, settings: FiniteSettings) -> dict[str, Any]:
+    solution = solve_instance("amp", problem, instance, settings)
+    return outcome(solution) | {"lam": _amp_slope(problem, instance, solution, of, settings)}
+
+
+def _amp_slope(problem, instance, solution, of: str, settings: FiniteSettings) -> float:
     if of not in FINITE_OBSERVABLES and of != "test_error":
-        return None
+        return math.nan
 
     def value(lam):
         moved = eqx.tree_at(lambda p: p.denoiser.lam, problem, lam)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from amp_attention.experiments._finite import FiniteSettings, run_instances
+from amp_attention.experiments._sensitivity import jointly
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
 from amp_attention.spectrum import LearnedSpectrum, distances, learned_spectrum
@@ -48,22 +49,23 @@ def spectrum_sweep(
 
     Yields:
         A `SpectrumPoint` each. Its record is that of the fixed point with `x`, `density`, `atom`, `edges`, `outliers`
-        and `phase`; `eigenvalues` and `distance` are null without `finite`.
+        and `phase`; `eigenvalues`, `distance` and `finite_d` are null without `finite`. It is successful where both the
+        theory and what was solved at finite d are.
     """
     sweep = TheorySweep(settings)
     for problem in problems:
         theory = sweep.solve(problem)
         spectrum = learned_spectrum(problem, theory.value) if theory.successful else None
         record = theory.record | _described(spectrum)
+        record |= {"eigenvalues": None, "distance": None, "finite_d": None}
         eigenvalues = np.zeros(0)
         if finite is not None:
             measured = run_instances(problem, [engine], finite, progress=progress)[engine]
             eigenvalues = _pooled(measured.runs)
-            record["finite_d"] = measured.record
-        record["eigenvalues"] = eigenvalues.tolist() if finite is not None else None
-        compared = spectrum is not None and eigenvalues.size > 0
-        record["distance"] = distances(eigenvalues, spectrum) if spectrum is not None and compared else None
-        yield SpectrumPoint(record, theory, spectrum, eigenvalues)
+            record |= {"eigenvalues": eigenvalues.tolist(), "finite_d": measured.record}
+        if spectrum is not None and eigenvalues.size:
+            record["distance"] = distances(eigenvalues, spectrum)
+        yield SpectrumPoint(jointly(record, record["finite_d"]), theory, spectrum, eigenvalues)
 
 
 def _pooled(runs: Sequence[Any]) -> np.ndarray:

@@ -41,15 +41,16 @@ def threshold_sweep(targets: Iterable[Target]) -> Iterator[ThresholdPoint]:
             "result": SUCCESSFUL,
         }
         record |= {name: number(getattr(found, field)) for field, name in THRESHOLD_NAMES.items()}
-        record["gradients"] = {name: _slopes(slopes, field) for field, name in THRESHOLD_NAMES.items()}
+        record["gradients"] = {name: _slopes(found, slopes, field) for field, name in THRESHOLD_NAMES.items()}
         yield ThresholdPoint(record | _failure(found, target), target)
 
 
-def _slopes(slopes: ThresholdGradients, field: str) -> dict[str, float]:
-    return {
-        "kappa0": math.nan if slopes.kappa0 is None else number(getattr(slopes.kappa0, field)),
-        "noise": number(getattr(slopes.noise, field)),
-    }
+def _slopes(found: Thresholds, slopes: ThresholdGradients, field: str) -> dict[str, float]:
+    """NaN also where only the threshold has no meaning: perfect recovery at Δ > 0 does not depend on κ0 ≥ 1."""
+    named = {"kappa0": slopes.kappa0, "noise": slopes.noise}
+    if math.isnan(number(getattr(found, field))):
+        return dict.fromkeys(named, math.nan)
+    return {name: math.nan if values is None else number(getattr(values, field)) for name, values in named.items()}
 
 
 def _failure(found: Thresholds, target: Target) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The best λ̃ along a grid of α."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ def tuning_sweep(
     bounds: tuple[float, float] = (1e-5, 1e2),
     tolerance: float = 1e-8,
     grid: Iterable[float] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[TuningPoint]:
     """λ̃*(α), each from the one before.
 
@@ -38,6 +39,7 @@ def tuning_sweep(
         bounds: smallest and largest λ̃.
         tolerance: on |dE/dλ̃|.
         grid: more values of λ̃ for `curve`.
+        progress: told what is about to run.
 
     Yields:
         A `TuningPoint` each: `lam_opt`, `value`, `test_error`, `gradient`, `curvature`, `bound`, `solves` (those of the
@@ -46,11 +48,19 @@ def tuning_sweep(
     sweep, grid = TheorySweep(settings), sorted(grid)
     problems = list(problems)
     nodes = sweep.nodes_for(problems[0])
-    options: dict[str, Any] = {} if settings.max_iterations is None else {"max_steps": settings.max_iterations}
-    found = optimise_each(problems, nodes, of=of, bounds=bounds, tolerance=tolerance, **options)
+    found = optimise_each(problems, nodes, of=of, bounds=bounds, tolerance=tolerance, **search_options(settings))
+    progress("optimum")
     for problem, optimum in zip(problems, found, strict=True):
+        progress("curve")
         record = _record(problem, optimum) | {"of": of, "curve": _curve(problem, optimum, sweep, of, grid)}
         yield TuningPoint(record, optimum)
+        progress("optimum")
+
+
+def search_options(settings: TheorySettings) -> dict[str, Any]:
+    """Of the solver in a search along λ̃, whose tolerance is that of the search: those that were given."""
+    given = {"max_steps": settings.max_iterations, "damping": settings.damping}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _record(problem: AttentionProblem, optimum: Optimum) -> dict[str, Any]:

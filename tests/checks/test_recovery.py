@@ -38,10 +38,6 @@ def amp(alpha, seed):
     return np.asarray(errors)
 
 
-def test_the_threshold():
-    assert ALPHA_PERF == pytest.approx(0.163577, abs=1e-6)
-
-
 @pytest.mark.slow
 def test_recovery_across_the_threshold_in_state_evolution():
     above, below = theory(1.3 * ALPHA_PERF), theory(0.7 * ALPHA_PERF)
