@@ -56,7 +56,7 @@ def problems(request: Request, lams: Sequence[float] | None = None) -> list[Atte
     if request.problem.kappa0 is not None:
         options["kappa0"] = request.problem.kappa0
     with usage_errors():
-        options |= {"law": spectral_law(described), "dtype": _dtype(request)}
+        options |= {"law": spectral_law(described), "dtype": _dtype(request), "smoothing": request.nodes.smoothing}
         return problem_grid(described["alpha"], lams or request.problem.lams(), **options)
 
 

@@ -134,6 +134,10 @@ class NodeOptions:
 
     nodes: Annotated[int, whole("Sobol points of the Gaussian averages, >= 1, rounded up to 2^k.", ">= 1")] = 4096
     replicas: Annotated[int, whole("Scrambled subsets behind each standard error, >= 1.", ">= 1")] = 8
+    smoothing: Annotated[
+        float | None,
+        number("Width, in units of the loss, of the passage between two proximal minima, > 0. [default: none]", "> 0"),
+    ] = None
 
 
 @Parameter(name="*", group=INSTANCES)

@@ -42,6 +42,7 @@ OUT_OF_RANGE = [
     ("--target-d", "0"),
     ("--nodes", "0"),
     ("--replicas", "0"),
+    ("--smoothing", "0"),
     ("--tolerance", "0"),
     ("--max-iterations", "0"),
     ("--damping", "1"),
