@@ -77,6 +77,20 @@ def margins(outliers: int = 0) -> Mapping[str, Margin]:
     return {"replicon": replicon_margin, "bleed_out": bleed_out} | detached
 
 
+def named_margin(name: str) -> Margin:
+    """`replicon`, `bleed_out` or `outlier_k`.
+
+    Raises:
+        ValueError: for another name.
+    """
+    kind, _, k = name.partition("_")
+    if kind == "outlier" and k.isdecimal() and int(k) >= 1:
+        return OutlierDetachment(int(k))
+    if name not in margins():
+        raise ValueError(f"margin must be {', '.join(margins())}, outlier_k or a function, got {name!r}")
+    return margins()[name]
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Where a margin is zero along one number x of a problem.
@@ -106,7 +120,7 @@ class Crossing:
 def crossing(
     problem: AttentionProblem,
     nodes: Nodes,
-    margin: Margin,
+    margin: Margin | str,
     *,
     along: str = "lam",
     bounds: tuple[float, float],
@@ -121,7 +135,7 @@ def crossing(
     Args:
         problem: its own value of the number is the first guess.
         nodes: from `state_evolution_nodes`.
-        margin: (problem, fixed point) ↦ scalar, for instance one of `margins()`.
+        margin: (problem, fixed point) ↦ scalar, or the name of one of `margins()`.
         along: the number that is varied, a key of `sensitivity.PARAMETERS`.
         bounds: smallest and largest value of the number, between which the margin changes sign once.
         increasing: whether it is positive at the upper bound.
@@ -137,9 +151,10 @@ def crossing(
         ValueError: for arguments out of range.
     """
     limit, sign = float(positive("tolerance", tolerance)), 1.0 if increasing else -1.0
+    read = named_margin(margin) if isinstance(margin, str) else margin
 
     def along_log(problem, solution) -> Slope:
-        value, first = slope(problem, nodes, solution, margin, along)
+        value, first = slope(problem, nodes, solution, read, along)
         value, derivative = sign * float(value), sign * float(PARAMETERS[along](problem) * first)
         return Slope(value, derivative, abs(value) <= limit * max(derivative, 0.0), sign * value)
 
@@ -153,7 +168,9 @@ def crossing(
     return Crossing(x, last.found.detail, last.problem, last.solution, walk.solves, result)
 
 
-def crossing_gradient(nodes: Nodes, margin: Margin, found: Crossing, along: str = "lam") -> dict[str, Array | None]:
+def crossing_gradient(
+    nodes: Nodes, margin: Margin | str, found: Crossing, along: str = "lam"
+) -> dict[str, Array | None]:
     """Derivatives of the crossing x in the other numbers: dx/dθ = −(∂margin/∂θ)/(∂margin/∂x).
 
     Returns:
@@ -161,7 +178,8 @@ def crossing_gradient(nodes: Nodes, margin: Margin, found: Crossing, along: str 
     """
     if found.problem is None or found.solution is None:
         raise ValueError("found must be a crossing with a solution, got one that failed")
-    total = gradient(found.problem, nodes, found.solution, margin).named
+    read = named_margin(margin) if isinstance(margin, str) else margin
+    total = gradient(found.problem, nodes, found.solution, read).named
     across = total.pop(along)
     assert across is not None
     return {name: None if value is None else -value / across for name, value in total.items()}

@@ -54,7 +54,7 @@ LAMS = (0.01, 0.05, 0.2)
 THEORY = TheorySettings(nodes=512 if FAST else 2048, replicas=4)
 AMP_ALPHAS = (0.3,) if FAST else (0.12, 0.24, 0.48, 0.96)
 AMP = FiniteSettings(d=30 if FAST else 60, repeats=2 if FAST else 3, test_samples=20_000)
-TUNED_ALPHAS = (0.2,) if FAST else (0.1, 0.2, 0.4, 0.8, 1.6)
+TUNED_ALPHAS = (0.2, 0.8) if FAST else (0.1, 0.2, 0.4, 0.8, 1.6)
 GRID = np.geomspace(0.01, 1.0, 7 if FAST else 25)  # of λ̃, the brute-force search
 
 # %% [markdown]

@@ -41,7 +41,7 @@ from amp_attention.thresholds import thresholds
 FAST = bool(os.environ.get("AMP_ATTENTION_FAST"))
 MODEL = {"tokens": 2, "kappa0": 0.5, "noise": 0.5, "beta": 1.0}
 LAMS = (1e-3, 3e-4) if FAST else (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
-SETTINGS = TheorySettings(nodes=4096, replicas=8, max_iterations=100)
+SETTINGS = TheorySettings(nodes=4096, replicas=8, max_iterations=60)
 TAU = 0.03  # width of the passage between two proximal minima, in units of the loss
 
 # %% [markdown]

@@ -7,7 +7,7 @@ import pytest
 
 from amp_attention._solution import RESULTS
 from amp_attention.amp import solve_amp
-from amp_attention.boundaries import collapse_lam, crossing, crossing_gradient, margins, replicon_margin
+from amp_attention.boundaries import collapse_lam, crossing, crossing_gradient, margins, named_margin, replicon_margin
 from amp_attention.data import generate_data
 from amp_attention.problem import attention_problem
 from amp_attention.sensitivity import with_parameter
@@ -63,7 +63,7 @@ MARGINAL = {
 def test_bulk_edge_at_the_threshold():
     problem, name, bounds = MARGINAL["bleed_out"]
     margin = margins()[name]
-    found = crossing(problem, NODES, margin, bounds=bounds)
+    found = crossing(problem, NODES, name, bounds=bounds)
     assert found.successful and bounds[0] < found.x < bounds[1]
     assert abs(found.margin) < 1e-9
     for factor, sign in ((0.98, -1), (1.02, 1)):
@@ -99,6 +99,15 @@ def test_a_margin_that_keeps_its_sign():
     with pytest.raises(ValueError, match="found must be a crossing with a solution"):
         failed = crossing(PROBLEM, NODES, replicon_margin, bounds=(0.04, 0.06), max_steps=1)
         crossing_gradient(NODES, replicon_margin, failed)
+
+
+def test_names_of_margins():
+    assert named_margin("outlier_2") == margins(2)["outlier_2"] and named_margin("replicon") is replicon_margin
+    for name in ("test_error", "outlier_0", "outlier"):
+        with pytest.raises(
+            ValueError, match=f"margin must be replicon, bleed_out, outlier_k or a function, got '{name}'"
+        ):
+            crossing(PROBLEM, NODES, name, bounds=(0.1, 1.0))
 
 
 def test_only_the_nuclear_norm_collapses():

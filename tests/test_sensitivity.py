@@ -209,6 +209,13 @@ def test_no_derivative_where_the_solver_did_not_converge():
     assert np.isnan(expansion(problem, nodes, failed).second)
 
 
+def test_no_derivative_of_the_solution_of_another_problem():
+    problem = problem_of(CASES["colder-student"])
+    nodes = nodes_of(problem)
+    slope = gradient(with_parameter(problem, "lam", 0.5), nodes, solved(problem), everything)
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(slope.problem))
+
+
 EDGES = {
     "small-lam": {"alpha": 0.5, "lam": 1e-6},
     "noiseless": {"alpha": 0.2, "lam": 0.02, "noise": 0.0},

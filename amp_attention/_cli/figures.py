@@ -8,6 +8,7 @@ import numpy as np
 from amp_attention.experiments import (
     ComparisonPoint,
     FinitePoint,
+    SensitivityPoint,
     SpectrumPoint,
     TheorySettings,
     TheorySweep,
@@ -82,9 +83,7 @@ def comparison_figures(
 
 def sensitivity_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of `sensitivity`."""
-    # A point of theory is drawn whatever became of AMP beside it.
-    records = [point.record | {"result": point.theory.record["result"]} for point in points]
-    return _unless_empty("sensitivity", sensitivity_curves(records, parameters))
+    return _unless_empty("sensitivity", sensitivity_curves([_of_theory(point) for point in points], parameters))
 
 
 def tuning_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,6 +119,11 @@ def phase_figures(
 
 def _records(points: Sequence[Any]) -> list[dict[str, Any]]:
     return [point.record for point in points]
+
+
+def _of_theory(point: SensitivityPoint) -> dict[str, Any]:
+    """Its record with the result of theory, which is drawn whatever became of AMP beside it."""
+    return point.record if point.theory is None else point.record | {"result": point.theory.record["result"]}
 
 
 def _unless_empty(name: str, figure: Any) -> dict[str, Any]:

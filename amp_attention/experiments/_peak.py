@@ -58,7 +58,7 @@ def peak_sweep(
     threshold = number(
         interpolation_threshold(problem.target.law, problem.target.noise, problem.target.head.constraints)
     )
-    bounds, most = (0.8 * threshold, 4 * threshold), settings.max_iterations or 100
+    bounds, most = (0.8 * threshold, 4 * threshold), settings.max_iterations or 60
     last: _Peak | None = None
     for lam in lams:
         here = problem_at(problem, lam=lam)
@@ -101,11 +101,12 @@ def _by_parabola(problem: AttentionProblem, nodes, start: FixedPoint, of: str, m
     but no derivative. None if no maximum is found among five values of α, moved at most five times.
     """
     centre, solves = number(problem.alpha), 0
+    tolerance = max(0.01 * _relative_error(start), 1e-10)  # closer than that there may be nothing
     for _ in range(6):
         solutions = []
         for step in SPACING * np.arange(-2, 3):
             moved = problem_at(problem, alpha=centre * math.exp(step))
-            solution = solve_state_evolution(moved, nodes, start=start, tolerance=1e-10, max_steps=most)
+            solution = solve_state_evolution(moved, nodes, start=start, tolerance=tolerance, max_steps=most)
             solves += 1
             if _within_errors(solution):
                 start = solution.value
@@ -126,9 +127,12 @@ def _by_parabola(problem: AttentionProblem, nodes, start: FixedPoint, of: str, m
 
 def _within_errors(solution: Solution[FixedPoint]) -> bool:
     """Whether the fixed point is known better than the integration error allows."""
-    point = solution.value
-    errors = np.max(np.abs(np.asarray(point.errors.overlaps)) / (1 + np.abs(np.asarray(point.overlaps))))
-    return bool(solution.successful) or number(solution.stats["residual"]) < 0.3 * float(errors)
+    return bool(solution.successful) or number(solution.stats["residual"]) < 0.3 * _relative_error(solution.value)
+
+
+def _relative_error(point: FixedPoint) -> float:
+    """Standard error of the overlaps in the units of the solver's residual."""
+    return number(jnp.max(jnp.abs(point.errors.overlaps) / (1 + jnp.abs(point.overlaps))))
 
 
 def _scan(problem: AttentionProblem, threshold: float, sweep: TheorySweep, of: str) -> float:

@@ -81,7 +81,8 @@ class LearnedSpectrum(eqx.Module):
     def density(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
         """η⁻¹ μ_δ(ε + s/η) at s > 0, of mass 1 - atom; zero at s ≤ 0."""
         s = jnp.asarray(s, self.law.dtype)
-        return jnp.where(s > 0, self._at(_density, s) / self.eta, jnp.zeros_like(s))
+        density = jnp.where(s > 0, self._at(_density, s) / self.eta, jnp.zeros_like(s))
+        return jnp.where(jnp.isnan(s), s, density)
 
     @property
     def atom(self) -> Scalar:
@@ -94,7 +95,8 @@ class LearnedSpectrum(eqx.Module):
         Differentiable in s, δ, ε, η and the law, except at band edges.
         """
         s = jnp.asarray(s, self.law.dtype)
-        return jnp.where(s >= 0, self._at(_mass_below, s), jnp.zeros_like(s))
+        mass = jnp.where(s >= 0, self._at(_mass_below, s), jnp.zeros_like(s))
+        return jnp.where(jnp.isnan(s), s, mass)
 
     def bands(self) -> np.ndarray:
         """Intervals of positive eigenvalues, ascending, merged where they touch; shape (M, 2), on the host.

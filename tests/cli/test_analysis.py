@@ -5,14 +5,18 @@ import io
 import json
 from types import SimpleNamespace
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
 
 from amp_attention._cli.names import OBSERVABLES, PHASES, result_files
 from amp_attention.cli import run
+from amp_attention.problem import attention_problem
+from amp_attention.sensitivity import gradient
 from amp_attention.spectrum import PHASES as SPECTRUM_PHASES
-from amp_attention.state_evolution import FixedPoint
+from amp_attention.state_evolution import FixedPoint, solve_state_evolution, state_evolution_nodes
 
 NODES = ("--nodes", "256", "--replicas", "1")
 TIGHT = (*NODES, "--tolerance", "1e-12")
@@ -163,15 +167,16 @@ def test_an_unsolved_point_has_no_derivatives():
 
 
 @pytest.mark.slow
-def test_standard_errors_of_derivatives_shrink_with_the_nodes():
-    few, many = (
-        ask("sensitivity", "--replicas", "8", "--nodes", nodes).points[0]["gradients_standard_error"]
-        for nodes in (256, 8192)
-    )
-    assert few.keys() == DERIVATIVES
-    assert few["gamma"] is None
-    for name in DERIVATIVES - {"gamma"}:  # by 32 or more; two scatters of 8 differ 5-fold once in 10 000
-        assert 0 < many[name] < few[name] * 5 / np.sqrt(32)
+def test_standard_errors_of_derivatives_are_the_scatter_of_the_replicas():
+    (point,) = ask("sensitivity", "--nodes", "256", "--replicas", "2", "--tolerance", "1e-12").points
+    problem = attention_problem(0.5, 0.05)
+    nodes = state_evolution_nodes(problem, 256, 2, 0)
+    solve = eqx.filter_jit(lambda own: solve_state_evolution(problem, own, start=jnp.asarray([1.3, 1.1, 0.8])))
+    one, two = (gradient(problem, own, solve(own)).named for own in (nodes[:1], nodes[1:]))
+    for name, found in one.items():
+        scatter = float(jnp.abs(jnp.asarray(found) - jnp.asarray(two[name]))) / 2
+        assert point["gradients_standard_error"][name] == pytest.approx(scatter, rel=1e-4)
+    assert point["gradients_standard_error"]["gamma"] is None
 
 
 @pytest.mark.slow
