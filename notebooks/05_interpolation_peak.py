@@ -12,11 +12,11 @@
 # ---
 
 # %% [markdown]
-# # As λ → 0⁺ the interpolation peak of the test error tends to a finite height, where replica symmetry is not stable
+# # As λ → 0⁺ the interpolation peak of the test error rises ever more slowly, where replica symmetry is not stable
 #
 # With noisy labels the test error of a weakly regularised student has a maximum in $\alpha$ beyond the interpolation
 # threshold. Does it diverge as $\tilde\lambda\to0^+$, as in linear regression? Its height and place are followed down
-# to $\tilde\lambda=10^{-6}$ by Newton's method on $\mathrm de/\mathrm d\alpha$, with error bars from independent
+# to $\tilde\lambda=3\times10^{-5}$ by Newton's method on $\mathrm de/\mathrm d\alpha$, with error bars from independent
 # scrambles of the integration nodes.
 
 # %%
@@ -40,7 +40,7 @@ from amp_attention.thresholds import thresholds
 # %%
 FAST = bool(os.environ.get("AMP_ATTENTION_FAST"))
 MODEL = {"tokens": 2, "kappa0": 0.5, "noise": 0.5, "beta": 1.0}
-LAMS = (1e-3, 3e-4) if FAST else (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
+LAMS = (1e-3, 3e-4) if FAST else (1e-3, 3e-4, 1e-4, 3e-5)
 SETTINGS = TheorySettings(nodes=4096, replicas=8, max_iterations=60)
 TAU = 0.03  # width of the passage between two proximal minima, in units of the loss
 
@@ -66,8 +66,8 @@ for r in records:
 # %% [markdown]
 # ## Where it goes
 #
-# Height and place are fitted by $a + b\,\tilde\lambda^{c}$. The first two heights already tell a divergence from
-# saturation only together with the later ones: the increments per half decade shrink by about a third each.
+# The height is fitted by $a + b\,\tilde\lambda^{c}$, three numbers to four points: an extrapolation, not a bound. The
+# increments from one value of $\tilde\lambda$ to the next shrink.
 
 # %%
 alpha_interp = float(thresholds(problem.target).interpolation)
@@ -86,8 +86,7 @@ if not FAST:
     limit, limit_error = fit[0], np.sqrt(covariance[0, 0])
     print(f"height at λ → 0⁺: {limit:.3f} ± {limit_error:.3f}, approached like λ^{fit[2]:.2f}")
     increments = np.diff(heights)
-    assert np.all(increments > 0) and increments[-1] < increments[0] / 2
-    assert limit_error < 0.1 * limit
+    assert np.all(increments > 0) and np.all(np.diff(increments) < 0)
 print(f"place at the smallest λ̃: {places[-1]:.4f}; interpolation threshold {alpha_interp:.4f}")
 assert places[-1] < places[0] and np.all(places > alpha_interp)
 
@@ -122,14 +121,14 @@ Image(plotting.render(figure, "png"))
 # %% [markdown]
 # ## What the numbers say
 #
-# The replica-symmetric peak rises ever more slowly and extrapolates to a finite height, at an $\alpha$ that moves
+# The replica-symmetric peak rises ever more slowly, and the fit tends to a finite height, at an $\alpha$ that moves
 # towards the interpolation threshold from above. The test error is bounded in any case (the labels are probabilities);
 # that the student does not run away shows in $\eta$, which stays of order one at the peak.
 #
 # This is the replica-symmetric answer, and it is not exact there. The smooth part of the replicon is close to one at
 # the peak, and a share of the samples has two proximal minima with a positive density of ties: two replicas of AMP then
 # part like the square root of their distance, so that replica symmetry is unstable whatever the smooth part says. The
-# numbers bound neither the true height nor its limit; they say that the replica-symmetric theory has no divergence.
+# numbers bound neither the true height nor its limit; they show no sign of a divergence.
 
 # %%
 assert all(r["switching"] > 0 for r in records)
