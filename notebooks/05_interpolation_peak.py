@@ -125,10 +125,11 @@ Image(plotting.render(figure, "png"))
 # towards the interpolation threshold from above. The test error is bounded in any case (the labels are probabilities);
 # that the student does not run away shows in $\eta$, which stays of order one at the peak.
 #
-# This is the replica-symmetric answer, and it is not exact there. The smooth part of the replicon is about one, as a mean
-# that a single node can dominate, and a share of the samples has two proximal minima with a positive density of ties:
-# two replicas of AMP then part like the square root of their distance, so that replica symmetry is unstable whatever
-# the smooth part says. The numbers bound neither the true height nor its limit; they show no sign of a divergence.
+# This is the replica-symmetric answer, and it is not exact there. The smooth part of the replicon is about one, as a
+# mean that a single node can dominate, and a share of the samples has two proximal minima with a positive density of
+# ties: two replicas of AMP then part like the square root of their distance, so that replica symmetry is unstable
+# whatever the smooth part says. The numbers bound neither the true height nor its limit; they show no sign of a
+# divergence.
 
 # %%
 assert all(r["switching"] > 0 for r in records)
