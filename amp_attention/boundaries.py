@@ -77,18 +77,21 @@ def margins(outliers: int = 0) -> Mapping[str, Margin]:
     return {"replicon": replicon_margin, "bleed_out": bleed_out} | detached
 
 
-def named_margin(name: str) -> Margin:
-    """`replicon`, `bleed_out` or `outlier_k`.
+def named_margin(margin: Margin | str) -> Margin:
+    """A margin given itself or by name: `replicon`, `bleed_out` or `outlier_k`.
 
     Raises:
         ValueError: for another name.
     """
-    kind, _, k = name.partition("_")
+    if callable(margin):
+        return margin
+    kind, _, k = margin.partition("_")
     if kind == "outlier" and k.isdecimal() and int(k) >= 1:
         return OutlierDetachment(int(k))
-    if name not in margins():
-        raise ValueError(f"margin must be {', '.join(margins())}, outlier_k or a function, got {name!r}")
-    return margins()[name]
+    known = margins()
+    if margin not in known:
+        raise ValueError(f"margin must be {', '.join(known)}, outlier_k or a function, got {margin!r}")
+    return known[margin]
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def crossing(
         ValueError: for arguments out of range.
     """
     limit, sign = float(positive("tolerance", tolerance)), 1.0 if increasing else -1.0
-    read = named_margin(margin) if isinstance(margin, str) else margin
+    read = named_margin(margin)
 
     def along_log(problem, solution) -> Slope:
         value, first = slope(problem, nodes, solution, read, along)
@@ -178,8 +181,7 @@ def crossing_gradient(
     """
     if found.problem is None or found.solution is None:
         raise ValueError("found must be a crossing with a solution, got one that failed")
-    read = named_margin(margin) if isinstance(margin, str) else margin
-    total = gradient(found.problem, nodes, found.solution, read).named
+    total = gradient(found.problem, nodes, found.solution, named_margin(margin)).named
     across = total.pop(along)
     assert across is not None
     return {name: None if value is None else -value / across for name, value in total.items()}

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 
 from amp_attention._solution import Solution
 from amp_attention._typing import Array, Scalar, ScalarLike
+from amp_attention.numerics.implicit import trusted
 from amp_attention.problem import AttentionProblem
-from amp_attention.state_evolution import FixedPoint, Nodes, OrderParameters, free_entropy, implicit_fixed_point
+from amp_attention.state_evolution import FixedPoint, Nodes, free_entropy, implicit_fixed_point, solves
 
 Observable = str | Callable[[AttentionProblem, FixedPoint], Scalar]
 
@@ -124,11 +125,16 @@ class Expansion(eqx.Module):
     second: Scalar
 
 
+def _existing(problem: AttentionProblem, along: str) -> Array:
+    number = parameter(problem, along)
+    if number is None:
+        raise ValueError(f"along must be a number that this problem has, got {along!r}")
+    return number
+
+
 def _along(problem, nodes, solution, of, name) -> tuple[Callable[[Scalar], Scalar], Scalar]:
     """The observable as a function of one number, and the number."""
-    read, start = observable(of), parameter(problem, name)
-    if start is None:
-        raise ValueError(f"along must be a number that this problem has, got {name!r}")
+    read, start = observable(of), _existing(problem, name)
 
     def value(t):
         moved = with_parameter(problem, name, t)
@@ -141,7 +147,6 @@ def _value_and_slope(function: Callable[[Scalar], Scalar], t: Scalar) -> tuple[S
     return jax.jvp(function, (t,), (jnp.ones_like(t),))
 
 
-@eqx.filter_jit
 def slope(
     problem: AttentionProblem,
     nodes: Nodes,
@@ -151,6 +156,8 @@ def slope(
 ) -> tuple[Scalar, Scalar]:
     """Value and first derivative of an observable along one number, by forward mode.
 
+    The fixed point's own derivative is compiled once for all observables and numbers.
+
     Args:
         problem, nodes, solution, of: as in `gradient`.
         along: a key of `PARAMETERS`.
@@ -158,7 +165,21 @@ def slope(
     Raises:
         ValueError: for names that do not exist here.
     """
-    return _value_and_slope(*_along(problem, nodes, solution, of, along))
+    numbers = _existing(problem, along)
+    direction = jax.tree.map(jnp.zeros_like, eqx.filter(problem, eqx.is_inexact_array))
+    direction = with_parameter(direction, along, jnp.ones_like(numbers))
+    return _read_along(of, problem, direction, *_response(problem, nodes, solution, direction))
+
+
+@eqx.filter_jit
+def _response(problem, nodes, solution, direction) -> tuple[FixedPoint, FixedPoint]:
+    """The fixed point and its derivative along a direction in the numbers of the problem."""
+    return eqx.filter_jvp(lambda p: implicit_fixed_point(p, nodes, solution), (problem,), (direction,))
+
+
+@eqx.filter_jit
+def _read_along(of, problem, direction, point, response) -> tuple[Scalar, Scalar]:
+    return eqx.filter_jvp(observable(of), (problem, point), (direction, response))
 
 
 @eqx.filter_jit
@@ -176,15 +197,17 @@ def expansion(
 
 
 @eqx.filter_jit
-def envelope_gradient(problem: AttentionProblem, nodes: Nodes, point: FixedPoint) -> Gradient:
+def envelope_gradient(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> Gradient:
     """Derivatives of Φ* = d⁻²L in every number of the problem, at fixed order parameters: no linear solve.
 
-    dΦ*/dλ̃ = Tr S/d and dΦ*/dα = M are two of them. Right where Φ is stationary, which the solver's result tells.
+    dΦ*/dλ̃ = Tr S/d and dΦ*/dα = M are two of them.
+
+    Args:
+        problem, nodes, solution: as in `gradient`.
+
+    Returns:
+        `Gradient`; NaN where the solution is not `successful`, or is that of another problem.
     """
-    order = jax.lax.stop_gradient(point.order)
-    value, slope = eqx.filter_value_and_grad(_free_entropy)(problem, order, nodes)
-    return Gradient(value, slope)
-
-
-def _free_entropy(problem: AttentionProblem, order: OrderParameters, nodes: Nodes) -> Scalar:
-    return free_entropy(problem, order, nodes)
+    order, valid = jax.lax.stop_gradient(solution.value.order), solves(problem, nodes, solution)
+    at_fixed_order = lambda p: free_entropy(trusted(p, valid), order, nodes)  # noqa: E731
+    return Gradient(*eqx.filter_value_and_grad(at_fixed_order)(problem))

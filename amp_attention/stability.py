@@ -55,7 +55,7 @@ def conjugate_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s:
     target, channel = problem.target, _channel(problem)
     width = jnp.sqrt(target.score_variance)
     residual = jnp.sqrt(jnp.maximum(point.q - point.m**2 / target.score_variance, 0))
-    directions = jnp.asarray(channel._directions(target), s.dtype)
+    directions = jnp.asarray(channel.directions(target), s.dtype)
     shifts = jnp.sqrt(directions.shape[1] / jnp.asarray(2, s.dtype)) * s * directions
 
     def terms(u, xi):
@@ -70,7 +70,7 @@ def conjugate_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s:
 
         return jnp.mean(jax.lax.map(squared_distance, shifts.T), axis=0)
 
-    return problem.alpha * jnp.mean(channel._replica_means(terms, target, nodes))
+    return problem.alpha * jnp.mean(channel.mean_over_nodes(terms, target, nodes))
 
 
 def overlap_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s: Scalar) -> Scalar:

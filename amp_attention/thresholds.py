@@ -195,9 +195,11 @@ def thresholds(target: Target) -> Thresholds:
     noiseless = noise == 0
     independent = 0 * trusted(noise, jnp.zeros_like(noiseless))  # no derivative in a noise that is not there
     missing = _zero_or_nan(noiseless, noise) * (1 + independent)
+    # A term of its own: the recovery threshold does not depend on all of the law (not on κ0 ≥ 1, for one).
+    unknown = sum((jnp.sum(0 * leaf) for leaf in jax.tree.leaves(trusted(law, noiseless))), jnp.zeros_like(noise))
     return Thresholds(
         interpolation=interpolation_threshold(law, noise, constraints),
-        recovery=recovery_threshold(trusted(law, noiseless), constraints) + missing,
+        recovery=recovery_threshold(law, constraints) + missing + unknown,
         bayes=bayes_recovery_threshold(law, constraints) + independent,
     )
 

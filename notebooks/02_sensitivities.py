@@ -110,7 +110,7 @@ print(table.to_string(formatters={"relative gap": "{:.0e}".format}, float_format
 # $\Phi^*$.
 
 # %%
-envelope = float(envelope_gradient(problem, nodes, solution.value)["lam"])
+envelope = float(envelope_gradient(problem, nodes, solution)["lam"])
 trace, difference = float(solution.value.trace), central("lam", "free_entropy")
 assert abs(envelope - trace) < 1e-10
 assert abs(difference - trace) < 1e-6

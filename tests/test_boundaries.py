@@ -1,5 +1,6 @@
 """Lines in the (α, λ̃) plane: what they separate, their derivatives, and S = 0 exactly above collapse."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +11,12 @@ from amp_attention.amp import solve_amp
 from amp_attention.boundaries import collapse_lam, crossing, crossing_gradient, margins, named_margin, replicon_margin
 from amp_attention.data import generate_data
 from amp_attention.problem import attention_problem
-from amp_attention.sensitivity import with_parameter
+from amp_attention.sensitivity import parameter, with_parameter
 from amp_attention.spectral_laws import FiniteLaw
 from amp_attention.state_evolution import solve_lowest, state_evolution_nodes
 
 PROBLEM = attention_problem(0.5, 0.05)
-NODES = state_evolution_nodes(PROBLEM, 512, 4)
+NODES = state_evolution_nodes(PROBLEM, 256, 4)
 
 
 def solved(problem, **changes):
@@ -33,12 +34,14 @@ def test_rank_collapse_of_the_lowest_fixed_point():
 
 
 def test_rank_collapse_is_differentiable():
-    for name, h in (("alpha", 1e-4), ("noise", 1e-4), ("kappa0", 1e-4), ("beta", 1e-4), ("beta0", 1e-4)):
-        at = jax.jit(lambda x, name=name: collapse_lam(with_parameter(PROBLEM, name, x), NODES))
-        x = jnp.asarray(0.5 if name in ("alpha", "noise", "kappa0") else 1.0)
-        forward, backward = jax.jacfwd(at)(x), jax.grad(at)(x)
-        wanted = (at(x + h) - at(x - h)) / (2 * h)
-        np.testing.assert_allclose([forward, backward], wanted, rtol=1e-6)
+    slopes = eqx.filter_jit(eqx.filter_grad(collapse_lam))(PROBLEM, NODES)
+    names, h = ("alpha", "noise", "kappa0", "beta", "beta0"), 1e-4
+    for name in names:
+        x = parameter(PROBLEM, name)
+        above, below = (collapse_lam(with_parameter(PROBLEM, name, x + s * h), NODES) for s in (1, -1))
+        np.testing.assert_allclose(parameter(slopes, name), (above - below) / (2 * h), rtol=1e-6)
+    along = jax.jit(lambda t: collapse_lam(with_parameter(PROBLEM, "beta0", PROBLEM.target.head.beta + t), NODES))
+    np.testing.assert_allclose(jax.jacfwd(along)(0.0), parameter(slopes, "beta0"), rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -53,15 +56,8 @@ def test_amp_finds_zero_exactly_above_rank_collapse():
         assert bool(below.successful) and below.value.q > 0
 
 
-MARGINAL = {
-    # (problem, margin, bounds in λ̃): one crossing each.
-    "bleed_out": (attention_problem(2.0, 0.3, kappa0=0.3), "bleed_out", (0.2, 2.0)),
-    "outlier_1": (attention_problem(0.4, 0.3, law=FiniteLaw(jnp.asarray([0.0] * 30 + [1.0, 2.0]))), "outlier_1", None),
-}
-
-
 def test_bulk_edge_at_the_threshold():
-    problem, name, bounds = MARGINAL["bleed_out"]
+    problem, name, bounds = attention_problem(2.0, 0.3, kappa0=0.3), "bleed_out", (0.2, 2.0)
     margin = margins()[name]
     found = crossing(problem, NODES, name, bounds=bounds)
     assert found.successful and bounds[0] < found.x < bounds[1]
@@ -76,10 +72,8 @@ def test_bulk_edge_at_the_threshold():
 
 
 def test_detachment_of_an_outlier():
-    problem, name, _ = MARGINAL["outlier_1"]
-    margin = margins(1)[name]
-    alphas = (0.02, 1.0)
-    found = crossing(problem, NODES, margin, along="alpha", bounds=alphas)
+    problem = attention_problem(0.4, 0.3, law=FiniteLaw(jnp.asarray([0.0] * 30 + [1.0, 2.0])))
+    found = crossing(problem, NODES, "outlier_1", along="alpha", bounds=(0.02, 1.0))
     assert found.successful
     delta = float(found.solution.value.delta)
     # Below s_1 = 2 lie 30 zeros and one eigenvalue 1: 1 = δ² (30/4 + 1)/31.
@@ -111,10 +105,6 @@ def test_names_of_margins():
 
 
 def test_only_the_nuclear_norm_collapses():
-    class Other:
-        pass
-
-    with pytest.raises(TypeError, match="denoiser must be NuclearNorm"):
-        import equinox as eqx
-
-        collapse_lam(eqx.tree_at(lambda p: p.denoiser, PROBLEM, Other()), NODES)
+    other = eqx.tree_at(lambda p: p.denoiser, PROBLEM, PROBLEM.channel)
+    with pytest.raises(TypeError, match="denoiser must be NuclearNorm to have a rank collapse, got ERMChannel"):
+        collapse_lam(other, NODES)

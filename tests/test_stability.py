@@ -48,7 +48,7 @@ NEAR_SOLUTIONS = {
 @pytest.mark.parametrize("slug", NEAR_SOLUTIONS)
 def test_replicas_give_the_replicon(slug):
     problem, overlaps = NEAR_SOLUTIONS[slug]
-    nodes = state_evolution_nodes(problem, 512, 4)
+    nodes = state_evolution_nodes(problem, 256, 4)
     point = REPORT(problem, jnp.asarray(overlaps), nodes)
     assert 0.05 < point.replicon < 2
     np.testing.assert_allclose(replicon_by_replicas(problem, point, nodes), point.replicon, rtol=1e-10)
@@ -57,9 +57,9 @@ def test_replicas_give_the_replicon(slug):
 def test_full_rank_and_rank_collapse():
     """R2 = 1 at zero fraction 0, R2 = 0 at 1."""
     problem, overlaps = NEAR_SOLUTIONS["full-rank"]
-    assert REPORT(problem, jnp.asarray(overlaps), state_evolution_nodes(problem, 512, 4)).zero_fraction < 1e-12
+    assert REPORT(problem, jnp.asarray(overlaps), state_evolution_nodes(problem, 256, 4)).zero_fraction < 1e-12
     collapsed = attention_problem(0.5, 2.0, noise=0.5)
-    nodes = state_evolution_nodes(collapsed, 512, 4)
+    nodes = state_evolution_nodes(collapsed, 256, 4)
     point = REPORT(collapsed, jnp.zeros(3), nodes)
     assert point.zero_fraction == 1 and point.replicon == 0
     assert replicon_by_replicas(collapsed, point, nodes) == 0
@@ -75,7 +75,7 @@ def test_replicas_give_the_replicon_at_solved_points():
 @pytest.fixture(scope="module")
 def near():
     problem, overlaps = NEAR_SOLUTIONS["softmax"]
-    nodes = state_evolution_nodes(problem, 512, 4)
+    nodes = state_evolution_nodes(problem, 256, 4)
     return problem, REPORT(problem, jnp.asarray(overlaps), nodes), nodes
 
 
@@ -91,7 +91,7 @@ def test_the_overlap_map_is_even_with_the_replicon_as_its_curvature(near):
 def test_replicas_of_a_quadratic_loss():
     """ℓ = 2(z − z0)²: g = −4(ω − z0)/(1 + 4Σ), so that q̂ − q̂12 = 2α (4/(1 + 4Σ))² (q − q12) at every distance."""
     problem, overlaps = NEAR_SOLUTIONS["linear-head"]
-    nodes = state_evolution_nodes(problem, 512, 4)
+    nodes = state_evolution_nodes(problem, 256, 4)
     point = REPORT(problem, jnp.asarray(overlaps), nodes)
     for s in (0.01, 0.1, 0.9):
         expected = 2 * 0.8 * (4 / (1 + 4 * overlaps[0])) ** 2 * s**2
@@ -164,12 +164,12 @@ def test_nothing_grows_at_a_collapsed_estimate():
 
 
 def test_growth_is_near_the_replicon():
-    """R = .428 here. Eight instances at d = 40 gave .456 ± .016 each; six of those deviations around .456."""
+    """R = .428 here: within an offset of 2/d and five times the scatter over instances of d = 40, .016."""
     data, state = found(STALLING, 40, 0)
     growth = replicon_growth(STALLING, data, state, jax.random.key(1))
     assert growth.values.shape == (16,)
     assert 0 < growth.standard_error < 0.05 * growth.mean
-    assert abs(growth.mean - 0.456) < 0.1
+    assert abs(growth.mean - 0.428) < 2 / 40 + 5 * 0.016
 
 
 @pytest.mark.slow

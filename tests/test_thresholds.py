@@ -232,11 +232,18 @@ def test_what_has_no_meaning_is_nan_and_has_no_derivative(noise):
     np.testing.assert_allclose(jax.tree.leaves(slopes.kappa0), in_width, rtol=1e-11)
     np.testing.assert_allclose(jax.tree.leaves(slopes.noise), [interpolation_slopes[1], nan, nan], rtol=1e-11)
     # The same forward, number by number.
-    along = jax.jit(jax.jacfwd(lambda k: thresholds(eqx.tree_at(lambda t: t.law.kappa0, target, k))))
-    np.testing.assert_allclose(jax.tree.leaves(along(jnp.asarray(0.5))), in_width, rtol=1e-11)
-    along = jax.jit(jax.jacfwd(lambda n: thresholds(eqx.tree_at(lambda t: t.noise, target, n))))
-    in_noise = jax.tree.leaves(along(jnp.asarray(noise)))
-    np.testing.assert_allclose(in_noise, [interpolation_slopes[1], nan, nan], rtol=1e-11)
+    along_kappa0, along_noise = forward_slopes(target)
+    np.testing.assert_allclose(jax.tree.leaves(along_kappa0), in_width, rtol=1e-11)
+    np.testing.assert_allclose(jax.tree.leaves(along_noise), [interpolation_slopes[1], nan, nan], rtol=1e-11)
+
+
+@eqx.filter_jit
+def forward_slopes(target):
+    """Derivatives of `thresholds` in κ0 and Δ."""
+    places = (lambda t: t.law.kappa0, lambda t: t.noise)
+    return [
+        jax.jacfwd(lambda x, place=place: thresholds(eqx.tree_at(place, target, x)))(place(target)) for place in places
+    ]
 
 
 def test_law_without_kappa0_has_no_derivative_in_it():
@@ -245,6 +252,15 @@ def test_law_without_kappa0_has_no_derivative_in_it():
     assert slopes.kappa0 is None
     wanted = central(lambda n: 2 * finite_interpolation(EIGENVALUES, n), 0.3, 1e-3)
     np.testing.assert_allclose(slopes.noise.interpolation, wanted, rtol=1e-6)
+
+
+def test_a_wide_target_has_no_recovery_from_noisy_labels_and_no_slope_of_it():
+    """The value at κ0 ≥ 1 does not depend on κ0, so that only the lack of meaning can make the slope NaN."""
+    slopes = threshold_gradients(Target(MarchenkoPastur(1.5), SoftmaxHead(2), 0.5))
+    assert np.isnan(slopes.kappa0.recovery) and np.isnan(slopes.noise.recovery)
+    assert slopes.kappa0.bayes == 0 and np.isfinite(slopes.kappa0.interpolation)
+    quiet = threshold_gradients(Target(MarchenkoPastur(1.5), SoftmaxHead(2), 0.0))
+    assert quiet.kappa0.recovery == 0
 
 
 def test_which_problems_interpolate():

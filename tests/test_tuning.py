@@ -9,11 +9,11 @@ import pytest
 from amp_attention._solution import RESULTS
 from amp_attention.problem import attention_problem
 from amp_attention.sensitivity import gradient, with_parameter
-from amp_attention.state_evolution import solve_lowest, solve_state_evolution, state_evolution_nodes
+from amp_attention.state_evolution import solve_lowest, state_evolution_nodes
 from amp_attention.tuning import optimise, optimise_each
 
 PROBLEM = attention_problem(0.5, 0.2)
-NODES = state_evolution_nodes(PROBLEM, 512, 4)
+NODES = state_evolution_nodes(PROBLEM, 256, 4)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_the_derivative_vanishes_in_a_few_solves(optimum):
 def test_no_value_of_a_brute_force_grid_is_lower(optimum):
     grid = np.geomspace(optimum.x / 3, 3 * optimum.x, 13)
     errors = np.asarray([error_at(lam) for lam in grid])
-    assert errors.min() >= optimum.value
+    assert errors.min() >= optimum.value - 1e-11  # the tolerance they are solved to
     # The parabola through the three lowest points of log λ̃ has its minimum there as well.
     k = int(np.argmin(errors))
     assert 0 < k < 12
@@ -61,22 +61,19 @@ def test_a_grid_of_alpha_continues_from_one_optimum_to_the_next():
     assert [float(optimum.problem.alpha) for optimum in found] == pytest.approx([0.3, 0.4, 0.55, 0.8])
     values = [optimum.value for optimum in found]
     assert values == sorted(values, reverse=True)
-    # dE*/dα along the optimum is the partial derivative at fixed λ̃ (envelope theorem).
     alone = optimise(with_parameter(problems[1], "lam", 0.3), NODES)
     assert alone.x == pytest.approx(found[1].x, rel=1e-7)
 
 
-def test_any_observable_and_any_function():
-    squared = optimise(PROBLEM, NODES, of="squared_error")
-    assert squared.successful and abs(squared.gradient) < 1e-8
-    assert squared.value <= error_at(0.9 * squared.x, "squared_error")
-    assert squared.value <= error_at(1.1 * squared.x, "squared_error")
-    same = optimise(PROBLEM, NODES, of=scaled_error)
-    assert same.x == pytest.approx(squared.x, rel=1e-6)
+def test_any_function_of_problem_and_fixed_point_also_its_maximum():
+    found = optimise(PROBLEM, NODES, of=accuracy, maximise=True)
+    assert found.successful and abs(found.gradient) < 1e-8 and found.curvature < 0
+    for factor in (0.9, 1.1):
+        assert 1 - found.value < error_at(factor * found.x, "squared_error") / float(PROBLEM.target.Q0)
 
 
-def scaled_error(problem, point):
-    return point.squared_error / problem.target.Q0
+def accuracy(problem, point):
+    return 1 - point.squared_error / problem.target.Q0
 
 
 def test_the_end_of_the_bounds_where_the_optimum_lies_outside(optimum):
@@ -90,15 +87,6 @@ def test_from_rank_collapse_where_the_error_is_flat(optimum):
     found = optimise(with_parameter(PROBLEM, "lam", 5.0), NODES, max_solves=40)
     assert found.successful
     assert found.x == pytest.approx(optimum.x, rel=1e-6)
-
-
-def test_the_maximum_along_alpha_is_the_interpolation_peak():
-    start = attention_problem(0.28, 0.01, noise=2.0)
-    peak = optimise(start, NODES, along="alpha", maximise=True, bounds=(0.2, 1.0))
-    assert peak.successful and peak.bound is None and peak.curvature < 0
-    for factor in (0.97, 1.03):
-        aside = solve_state_evolution(with_parameter(peak.problem, "alpha", factor * peak.x), NODES, tolerance=1e-11)
-        assert float(aside.value.test_error) < peak.value
 
 
 def test_failures_are_reported():
@@ -124,8 +112,9 @@ def test_wrong_arguments(options, words):
         optimise(PROBLEM, NODES, **options)
 
 
+@pytest.mark.slow
 def test_float32():
     problem = attention_problem(0.5, 0.1, dtype=jnp.float32)
-    found = optimise(problem, state_evolution_nodes(problem, 512, 4), tolerance=1e-4)
+    found = optimise(problem, state_evolution_nodes(problem, 256, 4), tolerance=1e-4)
     assert found.successful
     assert found.x == pytest.approx(optimise(PROBLEM, NODES).x, rel=1e-2)

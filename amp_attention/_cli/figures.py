@@ -123,7 +123,7 @@ def _records(points: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _of_theory(point: SensitivityPoint) -> dict[str, Any]:
     """Its record with the result of theory, which is drawn whatever became of AMP beside it."""
-    return point.record if point.theory is None else point.record | {"result": point.theory.record["result"]}
+    return point.record | {"result": point.theory.record["result"]}
 
 
 def _unless_empty(name: str, figure: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What AMP returns, and its numbers as functions of S."""
 
-from typing import TypeVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,6 @@ from amp_attention.channels import AbstractLoss, ERMChannel
 from amp_attention.data import Data
 from amp_attention.objective import loss_and_gradient, stationarity, training_loss
 from amp_attention.problem import AttentionProblem
-
-Tree = TypeVar("Tree")
 
 
 class AMPHistory(eqx.Module):
@@ -80,11 +76,6 @@ def target_or_nan(S0: Float[Array, "d d"] | None, data: Data) -> Float[Array, "d
     return jnp.full((data.d, data.d), jnp.nan, dtype) if S0 is None else jnp.asarray(S0, dtype)
 
 
-def constant(tree: Tree) -> Tree:
-    """`tree` without its derivatives."""
-    return jax.tree.map(lambda x: jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree)
-
-
 @eqx.filter_custom_jvp
 def _known_loss(value, gradient, loss: AbstractLoss, S, data: Data):
     """d⁻²Σℓ whose value and gradient (1/d)∇_S Σℓ are known: its derivative along S needs no pass over the data.
@@ -105,7 +96,7 @@ def _known_loss_jvp(primals, tangents):
     return _known_loss(*primals), tangent
 
 
-def positive_part(Gamma: Scalar) -> Scalar:
+def positive_or_one(Gamma: Scalar) -> Scalar:
     """Γ where it is positive, else 1, so that a state without a Γ can be reported on."""
     return jnp.where(Gamma > 0, Gamma, jnp.ones_like(Gamma))
 
@@ -126,7 +117,9 @@ def estimate(problem: AttentionProblem, data: Data, S, state: AMPState, S0, hist
         value, gradient = loss_and_gradient(loss, S, data)
         train_error = _known_loss(value, gradient, loss, S, data)
         objective = train_error + problem.denoiser.objective(S)
-        certificate = stationarity(*constant((problem.denoiser, S, gradient)), positive_part(state.Gamma))
+        certificate = stationarity(
+            *jax.lax.stop_gradient((problem.denoiser, S, gradient)), positive_or_one(state.Gamma)
+        )
         gradient_norm, zero_fraction = certificate.gradient_norm, certificate.zero_fraction
     return AMPEstimate(
         S=S,

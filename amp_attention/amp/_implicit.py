@@ -12,7 +12,7 @@ from jax.scipy.sparse.linalg import bicgstab
 from amp_attention._solution import Solution
 from amp_attention._typing import Array, Float, Scalar
 from amp_attention.amp._amp import AMPState
-from amp_attention.amp._estimate import AMPEstimate, constant, estimate, positive_part, target_or_nan
+from amp_attention.amp._estimate import AMPEstimate, estimate, positive_or_one, target_or_nan
 from amp_attention.channels import ERMChannel
 from amp_attention.data import Data
 from amp_attention.numerics.implicit import trusted
@@ -79,20 +79,20 @@ def _implicit_fixed_point_jvp(primals, tangents):
 
 def differentiable(problem: AttentionProblem, data: Data, state: AMPState, S0, history, valid) -> AMPEstimate:
     """The estimate at `state`, with derivatives in problem, data and S0; NaN where not `valid`."""
-    state, history = constant((state, history))
+    state, history = jax.lax.stop_gradient((state, history))
     problem, data = trusted((problem, data), valid)
-    S = implicit_fixed_point(problem, data, state.S, positive_part(state.Gamma))
+    S = implicit_fixed_point(problem, data, state.S, positive_or_one(state.Gamma))
     return estimate(problem, data, S, state, S0, history)
 
 
 @eqx.filter_jit
 def _again(problem, data, solution, S0):
-    known = constant(solution.value)
+    known = jax.lax.stop_gradient(solution.value)
     value = differentiable(problem, data, known.state, S0, known.history, solution.successful)
     # A stationary point of another problem would have plausible derivatives here, all of them wrong.
     rounding = 100 * jnp.finfo(known.S.dtype).eps
-    value = trusted(value, constant(value.gradient_norm) <= 2 * known.gradient_norm + rounding)
-    return Solution(value, *constant((solution.result, solution.stats)))
+    value = trusted(value, jax.lax.stop_gradient(value.gradient_norm) <= 2 * known.gradient_norm + rounding)
+    return Solution(value, *jax.lax.stop_gradient((solution.result, solution.stats)))
 
 
 def differentiable_estimate(

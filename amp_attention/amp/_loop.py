@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
 from amp_attention.amp._amp import AMP, AMPInfo, AMPState
-from amp_attention.amp._estimate import AMPEstimate, AMPHistory, constant, overlap, target_or_nan
+from amp_attention.amp._estimate import AMPEstimate, AMPHistory, overlap, target_or_nan
 from amp_attention.amp._implicit import differentiable
 from amp_attention.data import Data
 from amp_attention.numerics.validation import whole_number
@@ -51,7 +51,7 @@ def _iterate(solver: AMP, problem, data, state: AMPState, S0, max_steps: int) ->
 
 @eqx.filter_jit
 def _solve(solver: AMP, problem, data, state: AMPState, S0, max_steps: int) -> Solution:
-    carry = _iterate(*constant((solver, problem, data, state, S0)), max_steps)
+    carry = _iterate(*jax.lax.stop_gradient((solver, problem, data, state, S0)), max_steps)
     finished = RESULTS.where(carry.done, carry.result, RESULTS.max_steps_reached)
     successful = finished == RESULTS.successful
     value = differentiable(problem, data, carry.state, S0, carry.history, successful)

@@ -118,12 +118,12 @@ class ERMChannel(AbstractChannel):
         if self.loss.quadratic:
             corners = np.stack(np.meshgrid([-1.0, 1.0], [-1.0, 1.0]), axis=-1).reshape(1, 4, 2)
             return np.repeat(corners, replicas, axis=0)
-        directions = self._directions(target).shape[1]
+        directions = self.directions(target).shape[1]
         points = gaussian_nodes(2 * directions, max(nodes // 2, replicas), replicas, seed)
         mirror = np.concatenate([np.ones(directions), -np.ones(directions)])
         return np.concatenate([points, points * mirror], axis=1)
 
-    def _directions(self, target: Target) -> np.ndarray:
+    def directions(self, target: Target) -> np.ndarray:
         """The directions of score space that both label and loss depend on."""
         if type(target.head) is type(self.loss.head):
             return self.loss.directions
@@ -143,7 +143,7 @@ class ERMChannel(AbstractChannel):
             envelope = joint.envelope(-self.loss.gradient(minima.z, minima.y), minima.tile(u), minima.tile(xi))
             return jax.tree.map(minima.mix, (envelope, divergence))
 
-        (d_Sigma, d_m, d_residual), divergence = self._replica_means(terms, target, nodes)
+        (d_Sigma, d_m, d_residual), divergence = self.mean_over_nodes(terms, target, nodes)
         return (d_Sigma, *joint.overlap_derivatives(d_m, d_residual, divergence))
 
     @eqx.filter_jit
@@ -169,7 +169,7 @@ class ERMChannel(AbstractChannel):
             )
             return jax.tree.map(minima.mix, joint.envelope(g, minima.tile(u), minima.tile(xi))), others
 
-        envelope, others = self._replica_means(terms, target, nodes)
+        envelope, others = self.mean_over_nodes(terms, target, nodes)
         d_Sigma, d_m, d_residual = envelope
         potential, divergence, squared_jacobian, train_loss, test_error = others
         d_m, d_q = joint.overlap_derivatives(d_m, d_residual, divergence)
@@ -198,12 +198,12 @@ class ERMChannel(AbstractChannel):
             minima = self._minima(omega, y, Sigma)
             return minima.distinct.astype(omega.dtype), minima.jumps
 
-        return MinimaStatistics(*self._replica_means(terms, target, nodes))
+        return MinimaStatistics(*self.mean_over_nodes(terms, target, nodes))
 
-    def _replica_means(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"]):
+    def mean_over_nodes(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"]):
         """Means of per-sample terms over each replica of the nodes, computed chunk by chunk."""
         replicas, points, dimension = nodes.shape
-        directions = jnp.asarray(self._directions(target), nodes.dtype)
+        directions = jnp.asarray(self.directions(target), nodes.dtype)
         chunk = min(points, _CHUNK)
         lanes = jnp.swapaxes(nodes.reshape(replicas * points // chunk, chunk, dimension), 1, 2)
 

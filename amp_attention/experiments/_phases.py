@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,9 @@ class PhaseDiagram:
     outliers: int = 0
     boundaries: dict[str, list[list[float]]] = field(default_factory=dict)
 
-    def rows(self, grid: Sequence[Sequence[AttentionProblem]], progress: Callable[[str], None] = lambda _: None):
+    def rows(
+        self, grid: Sequence[Sequence[AttentionProblem]], progress: Callable[[str], None] = lambda _: None
+    ) -> Iterator[PhasePoint]:
         """The points of one row of λ̃ after the other, each row with its boundaries.
 
         Args:

@@ -39,7 +39,7 @@ class SensitivityPoint:
     """A fixed point and the derivatives of an observable there, as in its `record`."""
 
     record: dict[str, Any]
-    theory: TheoryPoint | None
+    theory: TheoryPoint
 
 
 def sensitivity_sweep(

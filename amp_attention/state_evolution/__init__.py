@@ -17,6 +17,7 @@ from amp_attention.state_evolution._solver import (
     informed_start as informed_start,
     solve_lowest as solve_lowest,
     solve_state_evolution as solve_state_evolution,
+    solves as solves,
     trajectory as trajectory,
     uninformed_start as uninformed_start,
 )

@@ -200,17 +200,17 @@ def implicit_fixed_point(problem: AttentionProblem, nodes: Nodes, solution: Solu
         function theorem, in every mode and to second order; NaN where the solution is not `successful`, or is that of
         another problem.
     """
-    valid = solution.successful & _solves(problem, nodes, solution)
+    valid = solves(problem, nodes, solution)
     problem, overlaps = _differentiable(problem, nodes, solution.value.overlaps, valid)
     return report(problem, overlaps, nodes)
 
 
-def _solves(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> Bool[Array, ""]:
-    """Whether the residual of these equations is about that of the solution."""
+def solves(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> Bool[Array, ""]:
+    """Whether a solution is `successful` and one of this problem: the residual of its equations is about its own."""
     problem, nodes, found = jax.lax.stop_gradient((problem, nodes, solution))
     y = _Chart(problem.target.score_variance).coordinates(found.value.overlaps)
     _, residual, _ = _equation(y, (problem, nodes))
-    return residual <= 10 * found.stats["residual"] + 100 * default_tolerance(y.dtype)
+    return found.successful & (residual <= 10 * found.stats["residual"] + 100 * default_tolerance(y.dtype))
 
 
 def solve_lowest(

@@ -112,7 +112,10 @@ def test_damping_is_found_where_plain_steps_stall(seed):
 
 def test_plain_steps_do_stall_there():
     """What makes the test above one of the automatic damping."""
-    stalled = [solve_amp(STALLING, generate_data(jax.random.key(s), STALLING, 30)[0], damping=0.0) for s in range(2)]
+    stalled = [
+        solve_amp(STALLING, generate_data(jax.random.key(s), STALLING, 30)[0], damping=0.0, max_steps=200)
+        for s in range(2)
+    ]
     for solution in stalled:
         assert result_name(solution.result) == "max_steps_reached" and solution.stats["residual"] > 1e-2
 

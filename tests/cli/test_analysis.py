@@ -17,8 +17,9 @@ from amp_attention.sensitivity import gradient
 from amp_attention.spectrum import PHASES as SPECTRUM_PHASES
 from amp_attention.state_evolution import FixedPoint, solve_state_evolution, state_evolution_nodes
 
-NODES = ("--nodes", "256", "--replicas", "1")
+NODES = ("--nodes", "256", "--replicas", "4")
 TIGHT = (*NODES, "--tolerance", "1e-12")
+SINGLE = ("--nodes", "256", "--replicas", "1", "--tolerance", "1e-12")  # no standard errors, half the compilation
 FINITE = ("--d", "12", "--test-samples", "2000")
 DERIVATIVES = {"alpha", "lam", "beta", "beta0", "noise", "kappa0", "gamma"}
 SPECTRUM = {"x", "density", "atom", "edges", "outliers", "phase", "eigenvalues", "distance"}
@@ -67,7 +68,7 @@ def grid(found, command):
 
 @pytest.fixture(scope="session")
 def sensitivity(tmp_path_factory):
-    return in_folder(tmp_path_factory, "sensitivity", "--lam", "0.05,0.1", *TIGHT)
+    return in_folder(tmp_path_factory, "sensitivity", "--lam", "0.05,0.1", *SINGLE)
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +131,7 @@ def test_gradients_are_central_differences(sensitivity, name, middle):
     def value(number):
         options = {"lam": 0.05, "beta0": 1.0} | {name: number}
         flags = [text for key, entry in options.items() for text in (f"--{key}", repr(entry))]
-        (point,) = ask("state-evolution", *flags, *TIGHT).points
+        (point,) = ask("state-evolution", *flags, *SINGLE).points
         return point["test_error"]
 
     difference = (value(middle + step) - value(middle - step)) / (2 * step)
@@ -139,7 +140,7 @@ def test_gradients_are_central_differences(sensitivity, name, middle):
 
 def test_second_derivative_is_a_central_difference(sensitivity):
     step = 1e-3
-    points = ask("state-evolution", "--lam", f"{0.05 - step},0.05,{0.05 + step}", *TIGHT).points
+    points = ask("state-evolution", "--lam", f"{0.05 - step},0.05,{0.05 + step}", *SINGLE).points
     values = [point["test_error"] for point in points]
     difference = (values[0] - 2 * values[1] + values[2]) / step**2
     assert sensitivity.points[0]["second"]["lam"] == pytest.approx(difference, rel=2e-3)  # O(step²)
@@ -155,7 +156,7 @@ def test_sensitivity_folder(sensitivity):
 
 
 def test_an_unsolved_point_has_no_derivatives():
-    found = ask("sensitivity", "--lam", "0.05", "--max-iterations", "1", *TIGHT)
+    found = ask("sensitivity", "--lam", "0.05", "--max-iterations", "1", *SINGLE)
     (point,) = found.points
     assert found.status == 1
     assert point["result"] == "max_steps_reached"
@@ -180,7 +181,7 @@ def test_standard_errors_of_derivatives_are_the_scatter_of_the_replicas():
 
 @pytest.mark.slow
 def test_sensitivity_of_amp_at_finite_d():
-    found = ask("sensitivity", "--of", "train_objective", "--finite-d", *FINITE, "--repeats", "2", *TIGHT)
+    found = ask("sensitivity", "--of", "train_objective", "--finite-d", *FINITE, "--repeats", "2", *SINGLE)
     (point,) = found.points
     assert found.status == 0
     assert point["finite_d"].keys() == {"d", "lam", "standard_error", "result"}
@@ -200,7 +201,7 @@ def test_sensitivity_of_amp_at_finite_d():
 
 @pytest.mark.slow
 def test_sensitivity_in_the_exponent_of_a_power_law():
-    law = ("--target", "power-law", "--target-d", "8", "--normalise", *TIGHT)
+    law = ("--target", "power-law", "--target-d", "8", "--normalise", *SINGLE)
     (point,) = ask("sensitivity", "--gamma", "1.2", *law).points
     assert point["gradients"]["kappa0"] is None
     high, low = (ask("state-evolution", "--gamma", gamma, *law).points[0]["test_error"] for gamma in (1.2001, 1.1999))
@@ -463,7 +464,7 @@ def test_tables():
 
 
 def test_tables_of_derivatives(sensitivity, tuned):
-    lines = header_of("sensitivity", "--lam", "0.05,0.1", *TIGHT)
+    lines = header_of("sensitivity", "--lam", "0.05,0.1", *SINGLE)
     assert {"d/dalpha", "d2/dlam2", "d/dkappa0"} <= set(lines[0].split())
     assert not {"d/dgamma", "AMP:d/dlam"} & set(lines[0].split())
     assert len(lines) == 3

@@ -10,7 +10,14 @@ from matplotlib.colors import to_hex
 
 from amp_attention._cli import figures
 from amp_attention._cli.names import FIGURES, OBSERVABLES, PHASES
-from amp_attention.experiments import PhasePoint, SensitivityPoint, SpectrumPoint, ThresholdPoint, TuningPoint
+from amp_attention.experiments import (
+    PhasePoint,
+    SensitivityPoint,
+    SpectrumPoint,
+    TheoryPoint,
+    ThresholdPoint,
+    TuningPoint,
+)
 from amp_attention.plotting import (
     COLOURS,
     phase_diagram,
@@ -507,7 +514,9 @@ def test_spectra_of_one_phase_are_thinned():
 
 def test_commands_make_the_figures_they_promise():
     made = {
-        "sensitivity": figures.sensitivity_figures([SensitivityPoint(r, None) for r in SWEEP], PARAMETERS),
+        "sensitivity": figures.sensitivity_figures(
+            [SensitivityPoint(r, TheoryPoint(r, None, None)) for r in SWEEP], PARAMETERS
+        ),
         "tune": figures.tuning_figures([TuningPoint(tuned(a), None) for a in (0.2, 0.5)], PARAMETERS),
         "thresholds": figures.threshold_figures([ThresholdPoint(threshold(k), None) for k in WIDTHS], PARAMETERS),
         "spectrum": figures.spectrum_figures([spectrum_point(1.0, 1.0)], PARAMETERS, "amp"),

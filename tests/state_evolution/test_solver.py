@@ -121,7 +121,7 @@ HARD = {
 @pytest.mark.parametrize("slug", HARD)
 def test_converges_where_damping_does_and_faster(slug, start):
     problem = attention_problem(**HARD[slug])
-    nodes = state_evolution_nodes(problem)
+    nodes = state_evolution_nodes(problem, 1024)
     expected, evaluations = plain_iteration(problem, nodes, start(problem))
     solution = solve_state_evolution(problem, nodes, start=start(problem))
     assert result_name(solution.result) == "successful"
@@ -161,7 +161,7 @@ def test_lowest_of_several_fixed_points():
     for starts in (None, [informed_start(problem), uninformed_start(problem)]):
         best = solve_lowest(problem, nodes, starts)
         np.testing.assert_allclose(best.value.free_entropy, low.value.free_entropy, rtol=1e-9)
-        assert best.stats["iterations"] == low.stats["iterations"] + high.stats["iterations"]
+        assert best.stats["iterations"] == low.stats["iterations"] + high.stats["iterations"] - 1  # one report
 
 
 def test_vmap_over_problems_equals_single_runs():
