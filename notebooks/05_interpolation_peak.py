@@ -50,7 +50,8 @@ TAU = 0.03  # width of the passage between two proximal minima, in units of the 
 # have two minima. A sample that changes from one to the other makes the averages over finitely many nodes jump. They
 # are taken with the smooth minimum of width $\tau$ (`smoothing`). Where even then no fixed point exists to rounding, it
 # is known to a residual well below its standard error, which leaves no derivative to follow: the peak is the maximum of
-# a cubic through points at five values of $\alpha$, each continued from the one at the $\tilde\lambda$ before.
+# a cubic through points at five values of $\alpha$, each continued from the one at the $\tilde\lambda$ before. The error
+# of the place is not known (nan) where too few replicas of the nodes have a fixed point of their own.
 
 # %%
 problem = attention_problem(0.2, LAMS[0], smoothing=TAU, **MODEL)
@@ -100,7 +101,8 @@ with plotting.style():
         top.plot(fine, power(fine, *fit), color=COLOURS[0], linewidth=1)
         top.axhline(limit, color="0.6", linewidth=0.8, linestyle="--")
     top.set_ylabel(r"height of the peak, $\max_\alpha e$")
-    place.plot(lams, places, "o", markerfacecolor="white", color=COLOURS[1])
+    place_errors = np.asarray([r["standard_error"]["alpha"] for r in records])
+    place.errorbar(lams, places, place_errors, fmt="o", markerfacecolor="white", color=COLOURS[1])
     place.axhline(alpha_interp, color="0.6", linewidth=0.8, linestyle="--")
     place.text(lams.max(), alpha_interp, r"$\alpha_\mathrm{interp}$", ha="right", va="bottom", fontsize=8)
     place.set_ylabel(r"place of the peak, $\alpha$")
@@ -110,7 +112,7 @@ with plotting.style():
     )
     check.axhline(1, color="0.6", linewidth=0.8, linestyle="--")
     check.set_ylim(bottom=0)
-    check.legend(loc="center left", fontsize=7)
+    check.legend(loc="center", bbox_to_anchor=(0.5, 0.62), fontsize=7)
     for axis in axes.flat:
         axis.set_xscale("log")
         axis.set_xlabel(LABELS["lam"])

@@ -27,8 +27,9 @@ SPACING = 0.03  # in log α, of the grid
 REACH = 2  # points of the grid on either side of the middle one of a cubic
 SCANNED = (-4, 0, 3, 6, 10, 14, 18, 23)  # points of the grid among which the first peak is looked for
 LOWEST, HIGHEST = -10, 46  # the grid: α/α_interp from .74 to 4
-FOLLOWED = 16  # most evaluations of a fixed point that is continued: it takes about six, or is not to be had
-SOUGHT, NEEDED = 1e-3, 5e-3  # residual of a fixed point, sought and needed, in units of its standard error
+FOLLOWED = 32  # most evaluations of a fixed point that is continued: six are usual
+SOUGHT, NEEDED = 1e-3, 1e-2  # residual of a fixed point, sought and needed, in units of its standard error
+MOST = 1e-3  # residual needed where the standard error is large
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,10 @@ def peak_sweep(
 
     Yields:
         A `PeakPoint` each. `alpha` and `value` are place and height, `standard_error` those of both from the replicas
-        of the nodes (of the height at fixed α, since it is stationary there), `curvature` d²E/dα², `solves` the fixed
-        points solved. Diagnostics: `replicon`, and with a smoothing `two_minima` and `switching` of
-        `MinimaStatistics`. A λ̃ at which no maximum is found says so in `result` and leaves the others alone.
+        of the nodes (of the height at fixed α, since it is stationary there; of the place NaN where fewer than half of
+        the replicas have a fixed point of their own), `curvature` d²E/dα², `solves` the fixed points solved.
+        Diagnostics: `replicon`, and with a smoothing `two_minima` and `switching` of `MinimaStatistics`. A λ̃ at which
+        no maximum is found says so in `result` and leaves the others alone.
 
     Raises:
         ValueError: for labels without noise, which every α interpolates.
@@ -172,7 +174,8 @@ def _maximum(steps: np.ndarray, values: np.ndarray) -> tuple[float, float, float
 
 def _known(solution: Solution[FixedPoint]) -> bool:
     """Whether the fixed point is known much better than the integration error."""
-    return bool(solution.successful) or number(solution.stats["residual"]) < NEEDED * _relative_error(solution.value)
+    needed = min(NEEDED * _relative_error(solution.value), MOST)
+    return bool(solution.successful) or number(solution.stats["residual"]) < needed
 
 
 def _relative_error(point: FixedPoint) -> float:

@@ -24,6 +24,7 @@ class FixedPointState(eqx.Module):
         norm: max |F(y) − y| there, the merit of a point.
         best: the smallest norm seen.
         residual: the residual that convergence is judged by.
+        lowest: the smallest residual of all points evaluated, accepted or not, and where.
         candidate: the point to evaluate next.
         newton: whether the candidate is a Newton step (else a damped step of F, or the start).
         damping: weight of the old iterate in damped steps.
@@ -40,6 +41,7 @@ class FixedPointState(eqx.Module):
     norm: Scalar
     best: Scalar
     residual: Scalar
+    lowest: tuple[Scalar, Float[Array, " N"]]
     candidate: Float[Array, " N"]
     newton: Bool[Array, ""]
     damping: Scalar
@@ -83,6 +85,7 @@ class SafeguardedNewton(eqx.Module):
             norm=infinite,
             best=infinite,
             residual=infinite,
+            lowest=(infinite, y),
             candidate=y,
             newton=jnp.asarray(False),
             damping=self.damping,
@@ -133,6 +136,11 @@ class SafeguardedNewton(eqx.Module):
             norm=keep(norm, state.norm),
             best=jnp.where(accept, jnp.minimum(norm, state.best), state.best),
             residual=keep(residual, state.residual),
+            lowest=jax.tree.map(
+                lambda new, old: jnp.where(finite & (residual < state.lowest[0]), new, old),
+                (residual, state.candidate),
+                state.lowest,
+            ),
             candidate=jnp.where(newton, y + newton_step, damped),
             newton=newton,
             damping=damping,
@@ -159,10 +167,14 @@ class SafeguardedNewton(eqx.Module):
 def solve_fixed_point(
     function: Callable, mix: Callable, start: Float[Array, " N"], solver: SafeguardedNewton
 ) -> tuple[FixedPointState, RESULTS]:
-    """Run the solver to its end."""
+    """Run the solver to its end, at the point of the smallest residual."""
     state = jax.lax.while_loop(
         lambda state: ~solver.terminate(state)[0],
         lambda state: solver.step(function, mix, state),
         solver.init(start),
     )
-    return state, solver.terminate(state)[1]
+    result = solver.terminate(state)[1]
+    residual, y = state.lowest
+    found = jnp.isfinite(residual)  # where F was finite at all
+    y, residual = jnp.where(found, y, state.y), jnp.where(found, residual, state.residual)
+    return eqx.tree_at(lambda s: (s.y, s.residual), state, (y, residual)), result

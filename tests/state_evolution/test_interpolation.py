@@ -12,7 +12,8 @@ from amp_attention.state_evolution import solve_interpolator, solve_state_evolut
 from amp_attention.thresholds import recovery_threshold
 
 
-@pytest.mark.parametrize("beta", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("beta", [1.0, 2.0])
 def test_is_the_limit_of_small_regularisation(beta):
     # Approached slowly, as a power of λ̃: the gap must shrink steadily and be small at the end.
     options = {"alpha": 0.1, "beta": beta, "beta0": 1.0}
