@@ -50,8 +50,8 @@ TAU = 0.03  # width of the passage between two proximal minima, in units of the 
 # have two minima. A sample that changes from one to the other makes the averages over finitely many nodes jump. They
 # are taken with the smooth minimum of width $\tau$ (`smoothing`). Where even then no fixed point exists to rounding, it
 # is known to a residual well below its standard error, which leaves no derivative to follow: the peak is the maximum of
-# a cubic through points at five values of $\alpha$, each continued from the one at the $\tilde\lambda$ before. The error
-# of the place is not known (nan) where too few replicas of the nodes have a fixed point of their own.
+# a cubic through points at five values of $\alpha$, each continued from the one at the $\tilde\lambda$ before. The
+# error of the place is not known (nan) where too few replicas of the nodes have a fixed point of their own.
 
 # %%
 problem = attention_problem(0.2, LAMS[0], smoothing=TAU, **MODEL)
