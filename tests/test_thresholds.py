@@ -141,6 +141,7 @@ def test_interpolation_slopes_in_eigenvalues_also_repeated_ones():
     np.testing.assert_allclose(slopes[[0, 3]], slopes[[1, 4]], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_list_of_quantiles_tends_to_the_law():
     def gap(count):
         quantiles = MarchenkoPastur(0.5).quantiles((np.arange(count) + 0.5) / count)

@@ -17,7 +17,10 @@ PROBLEMS = {
 }
 
 
-@pytest.fixture(scope="module", params=PROBLEMS)
+SLOW = ("three-tokens",)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in PROBLEMS])
 def solved(request):
     problem = attention_problem(**PROBLEMS[request.param])
     nodes = state_evolution_nodes(problem)

@@ -117,8 +117,14 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("start", [uninformed_start, informed_start])
-@pytest.mark.parametrize("slug", HARD)
+SLOWEST = ("interpolation-peak", "few-samples")  # a thousand plain steps
+
+
+@pytest.mark.parametrize(
+    ("slug", "start"),
+    [(slug, uninformed_start) for slug in HARD]
+    + [pytest.param(slug, informed_start, marks=pytest.mark.slow if slug in SLOWEST else ()) for slug in HARD],
+)
 def test_converges_where_damping_does_and_faster(slug, start):
     problem = attention_problem(**HARD[slug])
     nodes = state_evolution_nodes(problem, 1024)
@@ -199,6 +205,7 @@ def test_float32_agrees_to_1e_3():
         np.testing.assert_allclose(getattr(single.value, name), getattr(exact.value, name), rtol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_atoms_approximate_the_law_they_are_quantiles_of():
     problem, nodes, exact = solve(nodes=4096)
     levels = (jnp.arange(400.0) + 0.5) / 400
