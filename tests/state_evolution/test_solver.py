@@ -135,6 +135,15 @@ def test_converges_where_damping_does_and_faster(slug, start):
     assert solution.stats["iterations"] <= evaluations
 
 
+def test_a_search_cut_short_ends_at_its_best_point():
+    """The residual rises on the way to this fixed point; what is returned never does."""
+    problem = attention_problem(**HARD["interpolation-peak"])
+    nodes = state_evolution_nodes(problem, 1024)
+    short = [solve_state_evolution(problem, nodes, max_steps=count) for count in range(1, 16)]
+    changes = np.diff([float(solution.stats["residual"]) for solution in short])
+    assert np.all(changes <= 0) and np.any(changes == 0)
+
+
 def test_rank_collapse_is_an_ordinary_point():
     _, _, solution = solve(nodes=4096, lam=3.0)
     point = solution.value
