@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar
-from amp_attention.data import CHUNK, generate_tokens, scores
+from amp_attention.data import CHUNK, DrawnTokens, drawn_labels, scores
 from amp_attention.numerics.validation import whole_number
 from amp_attention.problem import AttentionProblem, cast
 
@@ -16,16 +16,18 @@ def _moments(problem, S, S0, key, count: int, size: int):
     target, head = problem.target, problem.channel.loss.head
     d, dtype = S.shape[0], S.dtype
 
-    def chunk_errors(key):
-        token_key, label_key = jax.random.split(key)
-        X = generate_tokens(token_key, size, head.tokens, d, dtype)
-        errors = (target.labels(label_key, scores(S0, X)) - head(scores(S, X))) ** 2
+    token_key, label_key = jax.random.split(key)
+    tokens = DrawnTokens(token_key, count * size, head.tokens, d, dtype)
+
+    def chunk_errors(start):
+        X = tokens.take(start, size)
+        errors = (drawn_labels(target, label_key, start, scores(S0, X)) - head(scores(S, X))) ** 2
         return jnp.sum(errors.reshape(-1, size), axis=0)
 
     def body(carry, index):
         # Chan's update of mean and sum of squared deviations: the naive Σx² − (Σx)² cancels in float32.
         mean, scatter = carry
-        errors = chunk_errors(jax.random.fold_in(key, index))
+        errors = chunk_errors(index * size)
         chunk_mean = jnp.mean(errors)
         shift = chunk_mean - mean
         done = index.astype(dtype)
@@ -48,8 +50,7 @@ def measure_test_error(
 ) -> tuple[Scalar, Scalar]:
     """E Σ (y − head(z(S)))² over all entries of the output, on fresh samples whose labels carry the target's noise.
 
-    Tokens are drawn chunk by chunk and never stored; memory does not grow with `samples`. Each chunk has its own key,
-    so the result depends on `chunk` as on a seed.
+    Tokens are drawn chunk by chunk and never stored; memory does not grow with `samples`. Each sample has its own key.
 
     Args:
         problem: target and head are read.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar
 from amp_attention.channels import AbstractLoss, ERMChannel
-from amp_attention.data import Data, adjoint, fold_chunks, scores
+from amp_attention.data import Data, Samples, adjoint_sum, scores, sum_over_samples
 from amp_attention.denoisers import AbstractDenoiser
 from amp_attention.problem import AttentionProblem
 
@@ -29,25 +29,23 @@ def loss_and_gradient(loss: AbstractLoss, S: Float[Array, "d d"], data: Data) ->
     """
     d = data.d
 
-    def body(carry, chunk):
-        total, gradient = carry
-        X, y = data.take(chunk)
-        z = scores(S, X)
-        values, pullback = jax.vjp(lambda z: loss.values(z, y), z)
+    def body(shared, samples: Samples):
+        loss, S = shared
+        z = scores(S, samples.X)
+        values, pullback = jax.vjp(lambda z: loss.values(z, samples.y), z)
         (slope,) = pullback(jnp.ones_like(values))
-        return (total + jnp.sum(chunk.masked(values)), gradient + adjoint(chunk.masked(slope), X)), None
+        return (jnp.sum(samples.masked(values)), adjoint_sum(samples.masked(slope), samples.X)), ()
 
-    init = (jnp.zeros((), S.dtype), jnp.zeros((d, d), S.dtype))
-    (total, gradient), _ = fold_chunks(body, init, data.n)
-    return total / d**2, gradient / d
+    (total, gradient), _ = sum_over_samples(body, (loss, S), data)
+    return total / d**2, gradient.matrix / d
 
 
 def _mean_loss(loss, S, data):
-    def body(total, chunk):
-        X, y = data.take(chunk)
-        return total + jnp.sum(chunk.masked(loss.values(scores(S, X), y))), None
+    def body(shared, samples: Samples):
+        loss, S = shared
+        return jnp.sum(samples.masked(loss.values(scores(S, samples.X), samples.y))), ()
 
-    total, _ = fold_chunks(body, jnp.zeros((), S.dtype), data.n)
+    total, _ = sum_over_samples(body, (loss, S), data)
     return total / data.d**2
 
 
@@ -95,12 +93,12 @@ def training_objective(problem: AttentionProblem, S: Float[Array, "d d"], data: 
 def curvature(loss: AbstractLoss, S: Float[Array, "d d"], data: Data) -> Scalar:
     """α mean_μ Σ_k |∂²ℓ/∂z_k²| at S, α = n/d²: what Γ is at V = 0, made positive for losses that are not convex."""
 
-    def body(total, chunk):
-        X, y = data.take(chunk)
-        diagonal = jnp.abs(jnp.diagonal(loss.hessian(scores(S, X), y))).T
-        return total + jnp.sum(chunk.masked(diagonal)), None
+    def body(shared, samples: Samples):
+        loss, S = shared
+        diagonal = jnp.abs(jnp.diagonal(loss.hessian(scores(S, samples.X), samples.y))).T
+        return jnp.sum(samples.masked(diagonal)), ()
 
-    total, _ = fold_chunks(body, jnp.zeros((), S.dtype), data.n)
+    total, _ = sum_over_samples(body, (loss, S), data)
     return total / data.d**2
 
 

@@ -132,9 +132,9 @@ def goe(key: PRNGKeyArray, d: int, dtype=None) -> Float[Array, "d d"]:
 
 def _next_estimate(problem: AttentionProblem, data: Data, state: AMPState, S: Float[Array, "d d"]):
     """S after one undamped step from (S, V, g), with Γ a number that does not depend on S."""
-    field, Gamma, _, _ = channel_pass(problem, data, eqx.tree_at(lambda state: state.S, state, S))
-    Gamma = jax.lax.stop_gradient(Gamma)
-    return problem.denoiser.apply(field / data.d + Gamma * S, Gamma).S
+    done = channel_pass(problem, data, eqx.tree_at(lambda state: state.S, state, S))
+    Gamma = jax.lax.stop_gradient(done.Gamma)
+    return problem.denoiser.apply(done.field / data.d + Gamma * S, Gamma).S
 
 
 @eqx.filter_jit

@@ -1,12 +1,10 @@
 """Targets: what labels the data. A spectral law of S0, a head and the noise of the scores."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 
-from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar, ScalarLike
+from amp_attention._typing import Array, Float, Scalar, ScalarLike
 from amp_attention.heads import AbstractHead
-from amp_attention.numerics.packing import packed_size
 from amp_attention.numerics.validation import non_negative
 from amp_attention.spectral_laws import AbstractSpectralLaw
 
@@ -39,7 +37,6 @@ class Target(eqx.Module):
         """Q′ = Q0 + Δ/2, the variance of each noisy score z0."""
         return self.Q0 + self.noise / 2
 
-    def labels(self, key: PRNGKeyArray, z: Float[Array, "K n"]) -> Float[Array, "... n"]:
-        """Labels of noiseless normalised scores z(S0), with fresh noise; samples last."""
-        noise = jax.random.normal(key, (packed_size(self.head.tokens), z.shape[-1]), z.dtype)
+    def labels(self, z: Float[Array, "K n"], noise: Float[Array, "K n"]) -> Float[Array, "... n"]:
+        """Labels of noiseless normalised scores z(S0), with standard normal numbers as noise; samples last."""
         return self.head(z + jnp.sqrt(self.noise / 2) * noise)

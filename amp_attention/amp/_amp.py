@@ -1,23 +1,24 @@
 """Matrix AMP for one instance: init, step, terminate."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from amp_attention._solution import RESULTS
-from amp_attention._typing import Array, Bool, Float, Scalar, ScalarLike
+from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
 from amp_attention.amp._damping import AbstractDamping, AutomaticDamping, FixedDamping
 from amp_attention.channels import ERMChannel
-from amp_attention.data import Data, adjoint, fold_chunks, scores
+from amp_attention.data import Data, Samples, adjoint_sum, replicated, scores, sum_over_samples
 from amp_attention.numerics.packing import packed_size
 from amp_attention.numerics.validation import positive
 from amp_attention.objective import loss_and_gradient, stationarity
 from amp_attention.problem import AttentionProblem
 
 _UNBOUNDED = 1e12  # Tr S²/d above which the iteration has run away
+_THOROUGH = 10  # the first steps, and from then on every so many, look at all minima of each sample's problem
 
 
 class AMPState(eqx.Module):
@@ -29,6 +30,8 @@ class AMPState(eqx.Module):
         g: −∇ℓ at the proximal points, per sample.
         z: proximal points of the last step, where the next inner solve starts.
         Gamma: Γ of the last step.
+        steps: steps taken.
+        thorough: whether the next step looks for minima of the samples' problems away from z.
         control: state of the damping rule.
     """
 
@@ -37,6 +40,8 @@ class AMPState(eqx.Module):
     g: Float[Array, "K n"]
     z: Float[Array, "K n"]
     Gamma: Scalar
+    steps: Int[Array, ""]
+    thorough: Bool[Array, ""]
     control: Any
 
 
@@ -46,37 +51,48 @@ class AMPInfo(eqx.Module):
     Attributes:
         residual: of the undamped map, ‖ΔS‖_F/√d + RMS(Δg) + |ΔV|/(1 + V).
         damping: weight of the old iterate in this step.
+        thorough: whether all minima of the samples' problems were looked at.
         result: `successful` if the step could be taken, else why not; the state is then unchanged.
     """
 
     residual: Scalar
     damping: Scalar
+    thorough: Bool[Array, ""]
     result: RESULTS
 
 
-def _rms(x):
-    return jnp.sqrt(jnp.mean(x**2))
+class ChannelPass(NamedTuple):
+    """What one pass over the data finds.
 
-
-def channel_pass(problem: AttentionProblem, data: Data, state: AMPState):
-    """One pass over the data: scores, proximal points, adjoint.
-
-    Returns:
-        Σ_μ Σ_{a≤b} g A, Γ = −α mean tr ∂g (α = n/d²), and the new g and z.
+    Attributes:
+        field: Σ_μ Σ_{a≤b} g A.
+        Gamma: Γ = −α mean tr ∂g, α = n/d².
+        g, z: −∇ℓ and the proximal points, per sample.
+        change: RMS of the change of g.
     """
-    S, V = state.S, state.V
 
-    def body(carry, chunk):
-        field, divergence = carry
-        X, y = data.take(chunk)
-        omega = scores(S, X) - V * chunk.take(state.g, -1)
-        step = problem.channel.apply(omega, y, V, warm=chunk.take(state.z, -1))
-        field = field + adjoint(chunk.masked(step.g), X)
-        return (field, divergence + jnp.sum(chunk.masked(step.divergence))), (step.g, step.z)
+    field: Float[Array, "d d"]
+    Gamma: Scalar
+    g: Float[Array, "K n"]
+    z: Float[Array, "K n"]
+    change: Scalar
 
-    init = (jnp.zeros_like(S), jnp.zeros_like(V))
-    (field, divergence), (g, z) = fold_chunks(body, init, data.n)
-    return field, -divergence / data.d**2, g, z
+
+def channel_pass(problem: AttentionProblem, data: Data, state: AMPState) -> ChannelPass:
+    """One pass over the data: scores, proximal points, adjoint."""
+
+    def body(shared, samples: Samples):
+        channel, S, V, thorough = shared
+        g, warm = samples.lanes
+        omega = scores(S, samples.X) - V * g
+        step = channel.apply(omega, samples.y, V, warm=warm, thorough=thorough)
+        field = adjoint_sum(samples.masked(step.g), samples.X)
+        change = jnp.sum(samples.masked((step.g - g) ** 2))
+        return (field, jnp.sum(samples.masked(step.divergence)), change), (step.g, step.z)
+
+    shared = (problem.channel, state.S, state.V, state.thorough)
+    (field, divergence, change), (g, z) = sum_over_samples(body, shared, data, state.g, state.z)
+    return ChannelPass(field.matrix, -divergence / data.d**2, g, z, jnp.sqrt(change / (data.n * g.shape[0])))
 
 
 class AMP(eqx.Module):
@@ -89,6 +105,9 @@ class AMP(eqx.Module):
 
     S, V and g are damped together. A fixed point is a stationary point of the training objective. It costs two products
     of size nT×d×d, one eigendecomposition and n small proximal problems per step; nothing of size n d² is formed.
+
+    The problem of a sample may have several minima, of which the lowest counts. It is solved from the solution of the
+    step before; the first ten steps, every tenth, and the last look at the other minima as well.
 
     Converges where the replicon is below 1 and d is large; at small d the plain iteration often oscillates, which the
     automatic damping is there to notice. If it ends with `max_steps_reached`, raise `max_steps` or fix a damping of
@@ -123,40 +142,54 @@ class AMP(eqx.Module):
     ) -> AMPState:
         """The state at S = `start` (0 by default) with g = 0, V = 0, where the first step is one of gradient descent.
 
-        An earlier state for the same data is taken as it is, with the damping rule begun anew.
+        An earlier state for the same data is taken as it is, with the damping rule and the steps begun anew.
         """
         if isinstance(start, AMPState):
-            return eqx.tree_at(lambda s: s.control, start, self.damping.init(start.S))
-        dtype = data.X.dtype
+            fresh = (self.damping.init(start.S), jnp.int32(0), jnp.asarray(True))
+            return eqx.tree_at(lambda s: (s.control, s.steps, s.thorough), start, fresh)
+        dtype = data.dtype
         S = jnp.zeros((data.d, data.d), dtype) if start is None else jnp.asarray(start, dtype)
-        zero, lanes = jnp.zeros((), dtype), jnp.zeros((packed_size(data.T), data.n), dtype)
-        return AMPState(S, zero, lanes, lanes, zero, self.damping.init(S))
+        zero, lanes = jnp.zeros((), dtype), data.lanes(packed_size(data.T))
+        first = (jnp.int32(0), jnp.asarray(True))
+        S, zero, first = replicated((S, zero, first), data.mesh)
+        return AMPState(S, zero, lanes, lanes, zero, *first, self.damping.init(S))
 
     def step(self, problem: AttentionProblem, data: Data, state: AMPState) -> tuple[AMPState, AMPInfo]:
         """One damped AMP step. Where it cannot be taken the state is returned unchanged."""
-        field, Gamma, g, z = channel_pass(problem, data, state)
+        field, Gamma, g, z, g_change = channel_pass(problem, data, state)
         new = problem.denoiser.apply(field / data.d + Gamma * state.S, Gamma)
-        change, d_g, d_V = new.S - state.S, g - state.g, new.V - state.V
-        residual = jnp.sqrt(jnp.sum(change**2)) / math.sqrt(data.d) + _rms(d_g) + jnp.abs(d_V) / (1 + state.V)
+        change, d_V = new.S - state.S, new.V - state.V
+        residual = jnp.sqrt(jnp.sum(change**2)) / math.sqrt(data.d) + g_change + jnp.abs(d_V) / (1 + state.V)
 
         weight = 1 - state.control.damping
         control = self.damping.update(state.control, residual, change)
-        stepped = AMPState(state.S + weight * change, state.V + weight * d_V, state.g + weight * d_g, z, Gamma, control)
+        steps = state.steps + 1
+        thorough = (steps < _THOROUGH) | (steps % _THOROUGH == 0) | (residual <= self.resolved_tolerance(data))
+        stepped = AMPState(
+            S=state.S + weight * change,
+            V=state.V + weight * d_V,
+            g=state.g + weight * (g - state.g),
+            z=z,
+            Gamma=Gamma,
+            steps=steps,
+            thorough=thorough,
+            control=control,
+        )
         result = _classify(residual, Gamma, stepped.S)
         accepted = result == RESULTS.successful
         state_out = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), stepped, state)
-        return state_out, AMPInfo(residual, state.control.damping, result)
+        return state_out, AMPInfo(residual, state.control.damping, state.thorough, result)
 
     def terminate(
         self, problem: AttentionProblem, data: Data, state: AMPState, info: AMPInfo
     ) -> tuple[Bool[Array, ""], RESULTS, Scalar]:
         """Whether to stop, why, and the KKT residual at `state.S` (infinite while it is not worth computing).
 
-        Stops successfully when the residual of the undamped map and the KKT residual are both below the tolerance; the
-        second costs another pass over the data and is computed only once the first holds.
+        Stops successfully when the residual of the undamped map, with all minima looked at, and the KKT residual are
+        both below the tolerance; the second costs another pass over the data and is computed only once the first holds.
         """
         tolerance = self.resolved_tolerance(data)
-        close = (info.residual <= tolerance) & (info.result == RESULTS.successful)
+        close = (info.residual <= tolerance) & info.thorough & (info.result == RESULTS.successful)
         gradient_norm = jax.lax.cond(
             close,
             lambda: self.certificate(problem, data, state),
@@ -174,7 +207,7 @@ class AMP(eqx.Module):
 
     def resolved_tolerance(self, data: Data) -> Scalar:
         """The tolerance in the dtype of the data."""
-        dtype = data.X.dtype
+        dtype = data.dtype
         default = 1e-8 if dtype == jnp.float64 else 1e-5
         return jnp.asarray(default if self.tolerance is None else self.tolerance, dtype)
 

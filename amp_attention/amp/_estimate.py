@@ -72,7 +72,7 @@ def overlap(A: Float[Array, "d d"], B: Float[Array, "d d"]) -> Scalar:
 
 def target_or_nan(S0: Float[Array, "d d"] | None, data: Data) -> Float[Array, "d d"]:
     """S0 in the dtype of the data, or NaN, so that arguments have one structure (one compilation) with and without."""
-    dtype = data.X.dtype
+    dtype = data.dtype
     return jnp.full((data.d, data.d), jnp.nan, dtype) if S0 is None else jnp.asarray(S0, dtype)
 
 

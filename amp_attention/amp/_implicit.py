@@ -124,7 +124,7 @@ def differentiable_estimate(
         `solution` is not successful and where the linear system is not solved.
     """
     check_fits(problem, data, S0=S0, S=solution.value.S)
-    dtype = data.X.dtype
+    dtype = data.dtype
     return _again(cast(problem, dtype), data, solution, target_or_nan(S0, data))
 
 

@@ -9,7 +9,7 @@ from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
 from amp_attention.amp._amp import AMP, AMPInfo, AMPState
 from amp_attention.amp._estimate import AMPEstimate, AMPHistory, overlap, target_or_nan
 from amp_attention.amp._implicit import differentiable
-from amp_attention.data import Data
+from amp_attention.data import Data, replicated
 from amp_attention.numerics.validation import whole_number
 from amp_attention.objective import check_fits
 from amp_attention.problem import AttentionProblem, cast
@@ -31,7 +31,7 @@ def _record(history: AMPHistory, step, state: AMPState, info: AMPInfo, S0) -> AM
 
 
 def _iterate(solver: AMP, problem, data, state: AMPState, S0, max_steps: int) -> _Carry:
-    dtype = data.X.dtype
+    dtype = data.dtype
     blank = jnp.full((max_steps,), jnp.nan, dtype)
     history = AMPHistory(blank, blank, blank, blank, blank, blank)
     infinity = jnp.full((), jnp.inf, dtype)
@@ -98,9 +98,10 @@ def solve_amp(
         ValueError: for arguments out of range or of mismatched shapes.
     """
     check_fits(problem, data, S0=S0, start=start.S if isinstance(start, AMPState) else start)
-    dtype = data.X.dtype
+    dtype = data.dtype
     problem, solver = cast(problem, dtype), AMP(tolerance, damping)
     S0 = target_or_nan(S0, data)
     state = solver.init(problem, data, start)
     solver = eqx.tree_at(lambda s: s.tolerance, solver, solver.resolved_tolerance(data), is_leaf=lambda x: x is None)
+    solver, problem, S0 = replicated((solver, problem, S0), data.mesh)
     return _solve(solver, problem, data, state, S0, whole_number("max_steps", max_steps, 1))

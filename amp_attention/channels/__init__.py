@@ -6,5 +6,6 @@ from amp_attention.channels._channel import (
     ChannelStep as ChannelStep,
 )
 from amp_attention.channels._erm import ERMChannel as ERMChannel
-from amp_attention.channels._loss import AbstractLoss as AbstractLoss, SquaredLoss as SquaredLoss
+from amp_attention.channels._loss import AbstractLoss as AbstractLoss, LossDerivatives as LossDerivatives
 from amp_attention.channels._proximal import damped_newton as damped_newton, proximal_point as proximal_point
+from amp_attention.channels._squared import SquaredLoss as SquaredLoss

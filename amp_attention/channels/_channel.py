@@ -5,7 +5,7 @@ import abc
 import equinox as eqx
 import numpy as np
 
-from amp_attention._typing import Array, Float, Scalar
+from amp_attention._typing import Array, Bool, Float, Scalar
 from amp_attention.targets import Target
 
 
@@ -55,8 +55,18 @@ class AbstractChannel(eqx.Module):
         y: Float[Array, "... n"],
         variance: Scalar,
         warm: Float[Array, "K n"] | None = None,
+        thorough: Bool[Array, ""] | bool = True,
     ) -> ChannelStep:
-        """The channel's step on n samples: centres omega, labels y (samples last), V = variance ≥ 0."""
+        """The channel's step on n samples.
+
+        Args:
+            omega: centres.
+            y: labels, samples last.
+            variance: V ≥ 0.
+            warm: where to start the solution of each sample's problem.
+            thorough: look for other solutions than the one near `warm`, and solve to rounding. If not, the error may be
+                of the order of the squared distance from `warm`; channels in closed form make no difference.
+        """
 
     @abc.abstractmethod
     def gradient(

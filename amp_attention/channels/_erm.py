@@ -1,5 +1,6 @@
 """Empirical risk minimisation: the proximal channel and its Gaussian average."""
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -10,14 +11,12 @@ import optax
 
 from amp_attention._typing import Array, Bool, Float, Scalar, ScalarLike
 from amp_attention.channels._channel import AbstractChannel, ChannelAverage, ChannelStep
-from amp_attention.channels._loss import AbstractLoss
+from amp_attention.channels._loss import AbstractLoss, LossDerivatives
 from amp_attention.channels._proximal import proximal_point
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
-from amp_attention.numerics.lanes import solve_symmetric
+from amp_attention.numerics.lanes import lane_count, solve_symmetric
 from amp_attention.numerics.validation import positive
 from amp_attention.targets import Target
-
-_CHUNK = 1024  # samples whose K×K arrays stay in cache
 
 
 def safe_sqrt(x: Array) -> Array:
@@ -66,35 +65,26 @@ class ERMChannel(AbstractChannel):
     optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
     smoothing: Float[Array, ""] | None = eqx.field(default=None, converter=_width)
 
-    def _point(self, omega, y, variance, warm=None):
+    def _point(self, omega, y, variance, warm=None, thorough: Bool[Array, ""] | bool = True):
+        """Proximal points, and the loss with its derivatives there."""
         first = omega if warm is None else warm
-        starts = jnp.stack([first, self.loss.head.project(omega, y)])
-        starts = jax.lax.stop_gradient(starts)
-        return proximal_point(self.loss, omega, y, variance, starts=starts, optimizer=self.optimizer)
-
-    def _potential(self, omega, z, y, variance):
-        """min_z[‖z − ω‖²/(2Σ) + ℓ(z; y)] as Σ‖g‖²/2 + ℓ, and g."""
-        g = -self.loss.gradient(z, y)
-        return variance * jnp.sum(g**2, axis=0) / 2 + self.loss.values(z, y), g
+        project = lambda: jax.lax.stop_gradient(self.loss.head.project(omega, y))  # noqa: E731
+        second = jax.lax.cond(jnp.asarray(thorough), project, lambda: jax.lax.stop_gradient(first))
+        starts = jnp.stack([jax.lax.stop_gradient(first), second])
+        options = {"starts": starts, "thorough": thorough, "optimizer": self.optimizer}
+        return proximal_point(self.loss, omega, y, variance, **options)
 
     def _minima(self, omega, y, variance) -> "_Minima":
         """The proximal points of all samples: the lower minimum, or both where these are to be mixed."""
         if self.smoothing is None:
-            z = self._point(omega, y, variance)
-            potential, _ = self._potential(omega, z, y, variance)
-            return _Minima(z, y, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
+            _, loss = self._point(omega, y, variance)
+            potential = _potential(loss, variance)
+            return _Minima(loss, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
         pair = lambda x: jnp.concatenate([x, x], axis=-1)  # noqa: E731
         starts = jax.lax.stop_gradient(jnp.concatenate([omega, self.loss.head.project(omega, y)], axis=1))
         omega, y = pair(omega), pair(y)
-        z = proximal_point(self.loss, omega, y, variance, starts=starts[None], optimizer=self.optimizer)
-        values, g = self._potential(omega, z, y, variance)
-        return _mixed_minima(z, y, values, g, self.smoothing)
-
-    def _jacobian(self, z, y, variance):
-        """∂g/∂ω = −(I + ΣH)⁻¹H, shape (K, K, n)."""
-        hessian = self.loss.hessian(z, y)
-        identity = jnp.eye(z.shape[0], dtype=z.dtype)[..., None]
-        return -solve_symmetric(identity + variance * hessian, hessian)[0]
+        z, loss = proximal_point(self.loss, omega, y, variance, starts=starts[None], optimizer=self.optimizer)
+        return _mixed_minima(z, loss, _potential(loss, variance), self.smoothing)
 
     @eqx.filter_jit
     def apply(
@@ -103,11 +93,11 @@ class ERMChannel(AbstractChannel):
         y: Float[Array, "... n"],
         variance: Scalar,
         warm: Float[Array, "K n"] | None = None,
+        thorough: Bool[Array, ""] | bool = True,
     ) -> ChannelStep:
-        """The proximal step of each sample; `warm` replaces the start ω."""
-        z = self._point(omega, y, variance, warm)
-        jacobian = self._jacobian(z, y, variance)
-        return ChannelStep(z, -self.loss.gradient(z, y), jnp.trace(jacobian))
+        """The proximal step of each sample; `warm` replaces the start ω, and is the only one unless `thorough`."""
+        z, loss = self._point(omega, y, variance, warm, jnp.asarray(thorough))
+        return ChannelStep(z, -loss.gradient, jnp.trace(_jacobian(loss, variance)))
 
     def nodes(self, target: Target, nodes: int, replicas: int, seed: int = 0) -> np.ndarray:
         """Sobol nodes for (u, ξ), of shape (replicas, points, 2C): C directions of the scores that matter, each.
@@ -139,8 +129,8 @@ class ERMChannel(AbstractChannel):
         def terms(u, xi):
             _, omega, y = joint.samples(u, xi)
             minima = self._minima(omega, y, Sigma)
-            divergence = jnp.trace(jax.lax.stop_gradient(self._jacobian(minima.z, minima.y, Sigma)))
-            envelope = joint.envelope(-self.loss.gradient(minima.z, minima.y), minima.tile(u), minima.tile(xi))
+            divergence = jnp.trace(jax.lax.stop_gradient(_jacobian(minima.loss, Sigma)))
+            envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
             return jax.tree.map(minima.mix, (envelope, divergence))
 
         (d_Sigma, d_m, d_residual), divergence = self.mean_over_nodes(terms, target, nodes)
@@ -156,18 +146,17 @@ class ERMChannel(AbstractChannel):
         def terms(u, xi):
             _, omega, y = joint.samples(u, xi)
             minima = self._minima(omega, y, Sigma)
-            z, labels = minima.z, minima.y
-            g = -self.loss.gradient(z, labels)
-            jacobian = self._jacobian(z, labels, Sigma)
+            jacobian = _jacobian(minima.loss, Sigma)
             error = (y - self.loss.head(omega)) ** 2
             others = (
                 minima.potential,
                 minima.mix(jnp.trace(jacobian)) + minima.jumps,
                 minima.mix(jnp.sum(jacobian**2, axis=(0, 1))),
-                minima.mix(self.loss.values(z, labels)),
+                minima.mix(minima.loss.values),
                 jnp.sum(error, axis=tuple(range(error.ndim - 1))),
             )
-            return jax.tree.map(minima.mix, joint.envelope(g, minima.tile(u), minima.tile(xi))), others
+            envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
+            return jax.tree.map(minima.mix, envelope), others
 
         envelope, others = self.mean_over_nodes(terms, target, nodes)
         d_Sigma, d_m, d_residual = envelope
@@ -204,30 +193,44 @@ class ERMChannel(AbstractChannel):
         """Means of per-sample terms over each replica of the nodes, computed chunk by chunk."""
         replicas, points, dimension = nodes.shape
         directions = jnp.asarray(self.directions(target), nodes.dtype)
-        chunk = min(points, _CHUNK)
-        lanes = jnp.swapaxes(nodes.reshape(replicas * points // chunk, chunk, dimension), 1, 2)
+        most = lane_count(self.loss.head.scores)
+        block = math.gcd(points, 2 ** int(math.log2(most)))  # of one replica
+        blocks = replicas * points // block
+        together = max(k for k in range(1, most // block + 1) if blocks % k == 0)
+        lanes = jnp.swapaxes(nodes.reshape(blocks // together, together * block, dimension), 1, 2)
 
-        def chunk_mean(x):
+        def block_means(x):
             u, xi = jnp.split(x, 2)
-            return jax.tree.map(jnp.mean, terms(directions @ u, directions @ xi))
+            values = terms(directions @ u, directions @ xi)
+            return jax.tree.map(lambda value: jnp.mean(value.reshape(together, block), axis=1), values)
 
-        means = jax.lax.map(chunk_mean, lanes)
+        means = jax.lax.map(block_means, lanes)
         return jax.tree.map(lambda x: jnp.mean(x.reshape(replicas, -1), axis=1), means)
+
+
+def _potential(loss: LossDerivatives, variance):
+    """min_z[‖z − ω‖²/(2Σ) + ℓ(z; y)] as Σ‖∇ℓ‖²/2 + ℓ."""
+    return variance * jnp.sum(loss.gradient**2, axis=0) / 2 + loss.values
+
+
+def _jacobian(loss: LossDerivatives, variance):
+    """∂g/∂ω = −(I + ΣH)⁻¹H, shape (K, K, n)."""
+    identity = jnp.eye(loss.gradient.shape[0], dtype=loss.gradient.dtype)[..., None]
+    return -solve_symmetric(identity + variance * loss.hessian, loss.hessian)[0]
 
 
 class _Minima(eqx.Module):
     """Proximal points of n samples, one or two lanes a sample (all first minima, then all second ones).
 
     Attributes:
-        z, y: the points and their labels, lanes last.
+        loss: ℓ and its derivatives at the points, lanes last.
         potential: (n,) the smooth minimum of the values at them.
         jumps: (n,) what passing from one minimum to the other adds to tr ∂g.
         distinct: (n,) whether a sample is known to have two minima.
         weight: (n,) of the first minimum; None where there is one lane a sample.
     """
 
-    z: Float[Array, "K lanes"]
-    y: Float[Array, "... lanes"]
+    loss: LossDerivatives
     potential: Float[Array, " n"]
     jumps: Float[Array, " n"]
     distinct: Bool[Array, " n"]
@@ -245,13 +248,13 @@ class _Minima(eqx.Module):
         return second + self.weight * (first - second)
 
 
-def _mixed_minima(z, y, values, g, tau) -> _Minima:
+def _mixed_minima(z, loss: LossDerivatives, values, tau) -> _Minima:
     """Weights w = t²(3 − 2t), t = (1 + D/τ)/2 in [0, 1], D = b − a the difference of the values of the minima.
 
     The smooth minimum μ = a + h(D) with h′ = 1 − w is the one whose derivative is the mean of those of a and b; since
     ∂D/∂ω = g_a − g_b, the mean g has the extra divergence w′ ‖g_a − g_b‖².
     """
-    (a, b), (g_a, g_b), (z_a, z_b) = (jnp.split(x, 2, axis=-1) for x in (values, g, z))
+    (a, b), (g_a, g_b), (z_a, z_b) = (jnp.split(x, 2, axis=-1) for x in (values, loss.gradient, z))
     scale = 1 + jnp.max(jnp.abs(z_a), axis=0)
     same = jnp.max(jnp.abs(z_a - z_b), axis=0) <= jnp.sqrt(jnp.finfo(z.dtype).eps) * scale
     t = jnp.where(same, jnp.ones_like(a), (1 + (b - a) / tau) / 2)
@@ -260,7 +263,7 @@ def _mixed_minima(z, y, values, g, tau) -> _Minima:
     excess = 2 * tau * (t - 1 / 2 - t**3 + t**4 / 2)  # h(D) for |D| < τ
     potential = jnp.where(inside, a + excess, jnp.where(t == 1, a, b))
     jumps = 3 * t * (1 - t) / tau * jnp.sum((g_a - g_b) ** 2, axis=0)
-    return _Minima(z, y, potential, jumps, ~same, t**2 * (3 - 2 * t))
+    return _Minima(loss, potential, jumps, ~same, t**2 * (3 - 2 * t))
 
 
 class _JointGaussian(eqx.Module):

@@ -8,7 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._typing import Array, Float, Scalar
-from amp_attention.heads import AbstractHead, LinearHead
+from amp_attention.heads import AbstractHead
+
+
+class LossDerivatives(eqx.Module):
+    """A loss and its derivatives in the scores, samples last.
+
+    Attributes:
+        values: ℓ.
+        gradient: ∇_z ℓ.
+        hessian: ∇²_z ℓ.
+    """
+
+    values: Float[Array, " n"]
+    gradient: Float[Array, "K n"]
+    hessian: Float[Array, "K K n"]
 
 
 class AbstractLoss(eqx.Module):
@@ -46,44 +60,21 @@ class AbstractLoss(eqx.Module):
         """ℓ of each sample."""
         return jax.vmap(self, in_axes=(-1, -1))(z, y)
 
-    def gradient(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, "K n"]:
-        """∇_z ℓ of each sample."""
-        return jax.grad(lambda z: jnp.sum(self.values(z, y)))(z)
-
-    def hessian(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, "K K n"]:
-        """∇²_z ℓ of each sample."""
+    def derivatives(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> LossDerivatives:
+        """ℓ, ∇_z ℓ and ∇²_z ℓ of each sample; a loss with a closed form is several times faster than this."""
+        gradient = jax.grad(lambda z: jnp.sum(self.values(z, y)))
         directions = jnp.eye(z.shape[0], dtype=z.dtype)
 
         def along(direction):
             tangent = jnp.broadcast_to(direction[:, None], z.shape)
-            return jax.jvp(lambda z: self.gradient(z, y), (z,), (tangent,))[1]
+            return jax.jvp(gradient, (z,), (tangent,))[1]
 
-        return jax.vmap(along)(directions)
+        return LossDerivatives(self.values(z, y), gradient(z), jax.vmap(along)(directions))
 
+    def gradient(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, "K n"]:
+        """∇_z ℓ of each sample."""
+        return self.derivatives(z, y).gradient
 
-class SquaredLoss(AbstractLoss):
-    """ℓ(z; y) = Σ [y − head(z)]², over all entries of the output (all T² of them for a softmax).
-
-    Source: arXiv:2509.24914, the loss of seq2lab training.
-    """
-
-    head: AbstractHead
-
-    @property
-    def directions(self) -> np.ndarray:
-        """Those of the head: ℓ sees its output only."""
-        return self.head.directions
-
-    @property
-    def quadratic(self) -> bool:
-        """True for the linear head."""
-        return isinstance(self.head, LinearHead)
-
-    def __call__(self, z: Float[Array, " K"], y: Float[Array, "..."]) -> Scalar:
-        """The squared distance between label and output."""
-        return jnp.sum((y - self.head(z)) ** 2)
-
-    def values(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, " n"]:
-        """ℓ of each sample; heads act on all samples at once."""
-        residual = (y - self.head(z)) ** 2
-        return jnp.sum(residual, axis=tuple(range(residual.ndim - 1)))
+    def hessian(self, z: Float[Array, "K n"], y: Float[Array, "... n"]) -> Float[Array, "K K n"]:
+        """∇²_z ℓ of each sample."""
+        return self.derivatives(z, y).hessian

@@ -1,7 +1,7 @@
-"""One loop over chunks of samples, shared by everything that reads the data.
+"""One loop over chunks of samples.
 
-Whole-array products are bound by memory traffic: a chunk of about a thousand samples stays in cache while scores, the
-per-sample problem and the adjoint are computed, and no temporary is larger than a chunk.
+Whole-array products are bound by memory traffic: a chunk of about a thousand samples stays in cache while its scores
+or its part of the adjoint are computed, and no temporary is larger than a chunk.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Bool, Int
+from amp_attention.data._tokens import AbstractTokens
 
-CHUNK = 1000  # samples
+CHUNK = 1000  # samples whose tokens stay in cache
 Carry = TypeVar("Carry")
 Out = TypeVar("Out")
 
 
 class Chunk(eqx.Module):
-    """Samples `start`, ..., `start + size − 1` of n.
+    """Samples `start`, ..., `start + size − 1` of n, where a source of tokens calls the first of the n `first`.
 
     The last chunk is moved back to end at n instead of padding the data, so it may repeat samples of the one before:
     `fresh` marks the samples that no earlier chunk has seen, and `masked` must be applied before a sum over samples.
@@ -28,10 +29,13 @@ class Chunk(eqx.Module):
 
     start: Int[Array, ""]
     fresh: Bool[Array, " c"]
+    first: Int[Array, ""]
     size: int = eqx.field(static=True)
 
-    def take(self, array: Array, axis: int = 0) -> Array:
-        """The chunk's part of an array whose axis `axis` runs over all samples."""
+    def take(self, array: Array | AbstractTokens, axis: int = 0) -> Array:
+        """The chunk's part of an array whose axis `axis` runs over all samples, or of a source of tokens."""
+        if isinstance(array, AbstractTokens):
+            return array.take(self.first + self.start, self.size)
         return jax.lax.dynamic_slice_in_dim(array, self.start, self.size, axis)
 
     def masked(self, array: Array) -> Array:
@@ -73,13 +77,13 @@ def fold_chunks(
     """
     count, size = chunk_sizes(n, chunk)
     if count == 1:
-        return body(init, Chunk(jnp.int32(0), jnp.ones(n, bool), n))
+        return body(init, Chunk(jnp.int32(0), jnp.ones(n, bool), jnp.int32(0), n))
 
     @partial(jax.checkpoint, prevent_cse=False)
     def scanned(carry, index):
         start = jnp.minimum(index * size, n - size)
         fresh = start + jnp.arange(size, dtype=jnp.int32) >= index * size
-        return body(carry, Chunk(start, fresh, size))
+        return body(carry, Chunk(start, fresh, jnp.int32(0), size))
 
     carry, outputs = jax.lax.scan(scanned, init, jnp.arange(count, dtype=jnp.int32))
     return carry, jax.tree.map(lambda out: _join(out, n), outputs)

@@ -1,47 +1,55 @@
 """Tokens and labels of n samples, with the checks that data from outside need."""
 
-import os
-import zipfile
-
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
-from amp_attention._typing import Array, Float, Scalar
-from amp_attention.data._chunks import Chunk, fold_chunks
-from amp_attention.data._memory import check_memory
+from amp_attention._typing import Array, Float
+from amp_attention.data._devices import along_samples
+from amp_attention.data._tokens import AbstractTokens, MappedTokens
 
 ROW_SUM_TOLERANCE = 1e-3
 _NEGATIVE_TOLERANCE = 1e-6  # softmax outputs may have been rounded by whoever stored them
+_CHECKED_AT_ONCE = 2**24  # numbers of a file
 
 
 class Data(eqx.Module):
     """n samples of T tokens in d dimensions.
 
     Args:
-        X: (n, T, d) tokens.
+        X: (n, T, d) tokens, or a source of them.
         y: (n, T, T) row-stochastic labels; (n,) for T = 1.
+        n: number of samples that count, for arrays filled up to a multiple of the devices of a mesh; see `shard`.
+        mesh: devices that the samples are divided over.
 
     Raises:
         ValueError: when the shapes do not belong together. Values are checked by `check`.
     """
 
-    X: Float[Array, "n T d"]
+    X: Float[Array, "n T d"] | AbstractTokens
     y: Float[Array, "n *labels"]
+    n: int = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
 
-    def __init__(self, X: Float[Array, "n T d"], y: Float[Array, "n *labels"]):
+    def __init__(
+        self,
+        X: Float[Array, "n T d"] | AbstractTokens,
+        y: Float[Array, "n *labels"],
+        *,
+        n: int | None = None,
+        mesh: Mesh | None = None,
+    ):
         if X.ndim != 3 or 0 in X.shape:
             raise ValueError(f"X must have shape (n, T, d) with n, T, d >= 1, got {X.shape}")
-        n, tokens, _ = X.shape
-        expected = (n,) if tokens == 1 else (n, tokens, tokens)
+        samples, tokens, _ = X.shape
+        self.n, self.mesh = samples if n is None else n, mesh
+        rows = filled(self.n, mesh) if isinstance(X, AbstractTokens) else samples
+        expected = (rows,) if tokens == 1 else (rows, tokens, tokens)
         if y.shape != expected:
             raise ValueError(f"y must have shape {expected} for X of shape {X.shape}, got {y.shape}")
         self.X, self.y = X, y
-
-    @property
-    def n(self) -> int:
-        """Number of samples."""
-        return self.X.shape[0]
 
     @property
     def T(self) -> int:
@@ -54,13 +62,19 @@ class Data(eqx.Module):
         return self.X.shape[2]
 
     @property
+    def dtype(self) -> np.dtype:
+        """Floating type of the tokens, in which everything is computed."""
+        return np.dtype(self.X.dtype)
+
+    @property
     def alpha(self) -> float:
         """Effective α = n/d², after n was rounded to a whole number."""
         return self.n / self.d**2
 
-    def take(self, chunk: Chunk) -> tuple[Float[Array, "c T d"], Float[Array, "... c"]]:
-        """Tokens and labels of a chunk, the labels with samples last."""
-        return chunk.take(self.X), jnp.moveaxis(chunk.take(self.y), 0, -1)
+    def lanes(self, numbers: int) -> Float[Array, "K n"]:
+        """Zeros, `numbers` a sample, samples last, placed where the samples are."""
+        array = jnp.zeros((numbers, filled(self.n, self.mesh)), self.dtype)
+        return array if self.mesh is None else jax.device_put(array, NamedSharding(self.mesh, along_samples(2, 1)))
 
     def check(self) -> None:
         """Refuse values no attention head can have produced.
@@ -68,10 +82,16 @@ class Data(eqx.Module):
         Raises:
             ValueError: for NaN or infinities, negative labels, or rows that do not sum to 1 within 1e-3.
         """
-        for name, array in (("X", self.X), ("y", self.y)):
-            _first_offender(name, "finite numbers only", ~np.isfinite(np.asarray(array)))
+        if isinstance(self.X, MappedTokens):
+            size = max(1, _CHECKED_AT_ONCE // (self.T * self.d))
+            blocks = (self.X.read(start, min(size, self.n - start)) for start in range(0, self.n, size))
+            offends = np.concatenate([~np.all(np.isfinite(block), axis=(1, 2)) for block in blocks])
+            _first_offender("X", "finite numbers only", offends)
+        elif not isinstance(self.X, AbstractTokens):
+            _first_offender("X", "finite numbers only", ~np.isfinite(np.asarray(self.X)))
+        y = np.asarray(self.y)
+        _first_offender("y", "finite numbers only", ~np.isfinite(y))
         if self.T > 1:
-            y = np.asarray(self.y)
             _first_offender("y", "no negative entries", y < -_NEGATIVE_TOLERANCE)
             sums = np.sum(y, axis=-1, dtype=np.float64)
             _first_offender("y", "rows that sum to 1 within 1e-3", np.abs(sums - 1) > ROW_SUM_TOLERANCE)
@@ -86,88 +106,25 @@ def _first_offender(name: str, allowed: str, offends: np.ndarray) -> None:
         )
 
 
-def load_npz(path: str | os.PathLike, dtype=None) -> Data:
-    """Read and check data stored as `np.savez(path, X=..., y=...)`.
+def filled(n: int, mesh: Mesh | None) -> int:
+    """n, or the multiple of the number of devices that n samples are filled up to."""
+    return n if mesh is None else -(-n // mesh.size) * mesh.size
+
+
+def shard(data: Data, mesh: Mesh) -> Data:
+    """The same samples, divided over the devices of a mesh.
+
+    Stored arrays are filled up with copies of the last sample, which count nowhere, to the same number on each device.
 
     Args:
-        path: file with arrays X (n, T, d) and y (n, T, T), or X (n, 1, d) and y (n,).
-        dtype: floating type of the result; JAX's default float by default.
-
-    Raises:
-        ValueError: when the file is no such archive, an array is missing, not numeric or of the wrong shape, values
-            fail `Data.check`, or the data do not fit in memory.
+        data: on one device; with several processes the same in all of them.
+        mesh: of `device_mesh`.
     """
-    dtype = jnp.result_type(float) if dtype is None else dtype
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read as an .npz archive: {error}") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} must be an .npz archive with arrays X and y, got a single array")
-    with archive:
-        missing = [name for name in ("X", "y") if name not in archive.files]
-        if missing:
-            raise ValueError(
-                f"{path} must hold arrays X and y, {' and '.join(missing)} missing; it holds {archive.files}"
-            )
-        shape = _stored_shape(archive, "X")
-        if len(shape) == 3:
-            check_memory(*shape, dtype)
-        X, y = (_numeric(name, archive[name]) for name in ("X", "y"))
-    data = Data(jnp.asarray(X, dtype), jnp.asarray(y, dtype))
-    data.check()
-    return data
+    missing = filled(data.n, mesh) - data.n
 
+    def place(array):
+        array = jnp.concatenate([array, jnp.repeat(array[-1:], missing, axis=0)]) if missing else array
+        return jax.device_put(array, NamedSharding(mesh, along_samples(array.ndim, 0)))
 
-def _stored_shape(archive, name: str) -> tuple[int, ...]:
-    """Shape in the header of a stored array, read without its contents."""
-    with archive.zip.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        return read(file)[0]
-
-
-def _numeric(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must be an array of real numbers, got dtype {array.dtype}")
-    return array
-
-
-class Whiteness(eqx.Module):
-    """Distance of the tokens from the N(0, I) that the theory assumes.
-
-    Attributes:
-        covariance: ‖C − I‖_F/√D of the D = T d joint coordinates of one sample, C = E x xᵀ.
-        covariance_expected: what n white samples give, √((D + 1)/n).
-        mean: ‖E x‖/√D.
-        mean_expected: 1/√n.
-    """
-
-    covariance: Scalar
-    covariance_expected: Scalar
-    mean: Scalar
-    mean_expected: Scalar
-
-    @property
-    def far_from_white(self) -> bool:
-        """Whether a deviation exceeds twice its statistical size by more than 0.1."""
-        covariance = self.covariance > 2 * self.covariance_expected + 0.1
-        return bool(covariance | (self.mean > 2 * self.mean_expected + 0.1))
-
-
-@eqx.filter_jit
-def whiteness(X: Float[Array, "n T d"]) -> Whiteness:
-    """How far mean and covariance of the tokens, also between positions, are from 0 and I."""
-    n, tokens, d = X.shape
-    size = tokens * d
-
-    def body(carry, chunk):
-        total, square = carry
-        x = chunk.masked(chunk.take(X).reshape(-1, size).T)
-        return (total + jnp.sum(x, axis=1), square + jnp.matmul(x, x.T, precision="highest")), None
-
-    (total, square), _ = fold_chunks(body, (jnp.zeros(size, X.dtype), jnp.zeros((size, size), X.dtype)), n)
-    deviation = square / n - jnp.eye(size, dtype=X.dtype)
-    norm = lambda x: jnp.sqrt(jnp.sum(x**2) / size)  # noqa: E731
-    expected = lambda x: jnp.sqrt(jnp.asarray(x, X.dtype))  # noqa: E731
-    return Whiteness(norm(deviation), expected((size + 1) / n), norm(total / n), expected(1 / n))
+    X = data.X if isinstance(data.X, AbstractTokens) else place(data.X)
+    return Data(X, place(data.y), n=data.n, mesh=mesh)

@@ -7,27 +7,30 @@ import jax
 import numpy as np
 
 from amp_attention.data._chunks import CHUNK
+from amp_attention.numerics.lanes import lane_count
 from amp_attention.numerics.packing import packed_size
 
 
-def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64) -> int:
+def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, stored: bool = True) -> int:
     """Bytes that data and solver hold at their peak, from shapes alone.
 
-    Two and a half times the n T d tokens (drawing them needs random bits beside the result; measured), labels and their
-    noise, eight arrays of n K per-sample numbers, twenty d×d matrices and the temporaries of one chunk.
+    The n T d tokens where they are stored, four times the labels, eight arrays of n K per-sample numbers, twenty d×d
+    matrices and the temporaries of one chunk.
 
     Args:
         n: samples.
         tokens: T.
         d: embedding dimension.
         dtype: floating type of the data.
+        stored: whether the tokens are in memory, rather than redrawn or read from a file at every pass.
 
     Returns:
         An exact Python integer, however large.
     """
     n, tokens, d = int(n), int(tokens), int(d)
-    K, chunk = packed_size(tokens), min(n, CHUNK)
-    numbers = 5 * n * tokens * d // 2 + 2 * n * tokens**2 + 8 * n * K + 20 * d * d
+    K = packed_size(tokens)
+    chunk = min(n, max(CHUNK, lane_count(K)))
+    numbers = n * tokens * d * stored + 4 * n * tokens**2 + 8 * n * K + 20 * d * d
     numbers += chunk * (4 * tokens * d + 40 * K * (K + 1))
     return numbers * np.dtype(dtype).itemsize
 
@@ -49,21 +52,33 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, available: int | None = None) -> None:
+def check_memory(
+    n: int,
+    tokens: int,
+    d: int,
+    dtype: Any = np.float64,
+    *,
+    stored: bool = True,
+    devices: int = 1,
+    available: int | None = None,
+) -> None:
     """Refuse a problem that does not fit, before allocating any of it.
 
     Args:
-        n, tokens, d, dtype: as in `estimated_memory`.
-        available: bytes to compare with; measured by default.
+        n, tokens, d, dtype, stored: as in `estimated_memory`.
+        devices: number of devices that the samples are divided over; the CPU devices of a process share its memory.
+        available: bytes to compare with, of one device; measured by default.
 
     Raises:
         ValueError: with the sizes.
     """
     available = available_memory() if available is None else available
-    needed = estimated_memory(n, tokens, d, dtype)
+    memories = jax.process_count() if jax.default_backend() == "cpu" else devices
+    needed = estimated_memory(-(-n // memories), tokens, d, dtype, stored=stored)
     if available is not None and needed > available:
         raise ValueError(
             f"n = {n} samples of T = {tokens} tokens in d = {d} dimensions ({np.dtype(dtype).name}) need about "
             f"{needed / 2**30:.1f} GiB, but {available / 2**30:.1f} GiB are available; refused before allocating. "
-            "Lower d, alpha or tokens, or use float32"
+            "Lower d, alpha or tokens, use float32 or more devices"
+            + (", or redraw the tokens instead of storing them" if stored else "")
         )

@@ -6,12 +6,14 @@ matrices; both maps below cost one product of size nT×d×d instead.
 
 import math
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
 
-from amp_attention._typing import Array, Float
+from amp_attention._typing import Array, Float, Scalar
 from amp_attention.data._chunks import fold_chunks
-from amp_attention.numerics.packing import diagonal_weights, pack, packed_size, upper_triangle
+from amp_attention.data._tokens import AbstractTokens
+from amp_attention.numerics.packing import diagonal_weights, packed_size, positions, upper_triangle
 
 
 def _on_diagonal(tokens: int, dtype) -> Array:
@@ -23,25 +25,42 @@ def _on_diagonal(tokens: int, dtype) -> Array:
 def _scores(S, X):
     n, tokens, d = X.shape
     mapped = jnp.matmul(X.reshape(n * tokens, d), S, precision="highest").reshape(X.shape)
-    z = pack(jnp.einsum("nad,nbd->abn", X, mapped, precision="highest"))
+    # Products and sums, which the compiler fuses; einsum would call a matrix product for each sample.
+    h = [jnp.sum(X[:, a] * mapped[:, b], axis=-1) for a, b in zip(*upper_triangle(tokens), strict=True)]
+    z = jnp.stack(h) / jnp.asarray(diagonal_weights(tokens), S.dtype)[:, None]
     centre = jnp.trace(S) / math.sqrt(2)
     return (z - _on_diagonal(tokens, z.dtype) * centre) / math.sqrt(d)
 
 
-def _adjoint(g, X):
+class AdjointSum(eqx.Module):
+    """Σ_μ Σ_{a≤b} g_μ,ab A_μ,ab before it is made symmetric: sums of these over chunks are sums of the matrices.
+
+    Attributes:
+        outer: the sum of all x_a x_bᵀ with their weights.
+        diagonal: that of the g_aa, which belong to the identity.
+    """
+
+    outer: Float[Array, "d d"]
+    diagonal: Scalar
+
+    @property
+    def matrix(self) -> Float[Array, "d d"]:
+        """The symmetric matrix."""
+        d = self.outer.shape[0]
+        centre = self.diagonal / math.sqrt(2) * jnp.eye(d, dtype=self.outer.dtype)
+        return ((self.outer + self.outer.T) / 2 - centre) / math.sqrt(d)
+
+
+def _adjoint(g, X) -> AdjointSum:
     n, tokens, d = X.shape
-    rows, columns = upper_triangle(tokens)
-    position = np.zeros((tokens, tokens), int)
-    position[rows, columns] = position[columns, rows] = np.arange(rows.size)
     # Ordered pairs (a, b): each unordered pair a < b is met twice, so it carries half of g_ab.
     weights = jnp.asarray(diagonal_weights(tokens) / 2, g.dtype)[:, None]
-    mixed = jnp.einsum("abn,nbd->nad", (weights * g)[position], X, precision="highest")
-    total = jnp.matmul(X.reshape(n * tokens, d).T, mixed.reshape(n * tokens, d), precision="highest")
-    centre = jnp.sum(_on_diagonal(tokens, g.dtype) * g) / math.sqrt(2)
-    return (total - centre * jnp.eye(d, dtype=g.dtype)) / math.sqrt(d)
+    mixed = jnp.einsum("abn,nbd->nad", (weights * g)[positions(tokens)], X, precision="highest")
+    outer = jnp.matmul(X.reshape(n * tokens, d).T, mixed.reshape(n * tokens, d), precision="highest")
+    return AdjointSum(outer, jnp.sum(_on_diagonal(tokens, g.dtype) * g))
 
 
-def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"]) -> Float[Array, "K n"]:
+def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"] | AbstractTokens) -> Float[Array, "K n"]:
     """Packed normalised scores z_ab = (x_aᵀ S x_b − δ_ab Tr S)/(√d √(1+δ_ab)), a ≤ b.
 
     Args:
@@ -56,7 +75,19 @@ def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"]) -> Float[Array, "K 
     return fold_chunks(lambda _, chunk: (None, _scores(S, chunk.take(X))), None, X.shape[0])[1]
 
 
-def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"]) -> Float[Array, "d d"]:
+def adjoint_sum(g: Float[Array, "K n"], X: Float[Array, "n T d"] | AbstractTokens) -> AdjointSum:
+    """What some samples contribute to the adjoint; see `adjoint`."""
+
+    def body(total, chunk):
+        part = _adjoint(chunk.masked(chunk.take(g, -1)), chunk.take(X))
+        return jax.tree.map(jnp.add, total, part), None
+
+    d = X.shape[2]
+    zero = AdjointSum(jnp.zeros((d, d), g.dtype), jnp.zeros((), g.dtype))
+    return fold_chunks(body, zero, X.shape[0])[0]
+
+
+def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"] | AbstractTokens) -> Float[Array, "d d"]:
     """Σ_μ Σ_{a≤b} g_μ,ab A_μ,ab: the symmetric matrix M with ⟨g, scores(S, X)⟩ = ⟨M, S⟩ for every symmetric S.
 
     Args:
@@ -67,10 +98,4 @@ def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"]) -> Float[Array, "d
     """
     if g.shape[0] != packed_size(X.shape[1]):
         raise ValueError(f"g must have T(T+1)/2 rows for the T = {X.shape[1]} tokens of X, got {g.shape[0]}")
-
-    def body(total, chunk):
-        return total + _adjoint(chunk.masked(chunk.take(g, -1)), chunk.take(X)), None
-
-    d = X.shape[2]
-    total, _ = fold_chunks(body, jnp.zeros((d, d), g.dtype), X.shape[0])
-    return (total + total.T) / 2
+    return adjoint_sum(g, X).matrix

@@ -9,7 +9,7 @@ import optax
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar, ScalarLike
-from amp_attention.data import Data
+from amp_attention.data import Data, replicated
 from amp_attention.erm._optimizers import OPTIMIZERS, minimise, named_optimizer
 from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.objective import check_fits, curvature, loss_and_gradient, stationarity, training_objective
@@ -145,19 +145,13 @@ def train(
             f"optimizer must be one of {', '.join(OPTIMIZERS)} or an optax transformation, got {optimizer!r}"
         )
     check_fits(problem, data, S0=S0)
-    dtype = data.X.dtype
+    dtype = data.dtype
     width = whole_number("width", data.d if width is None else width, 1)
     tolerance = (1e-7 if dtype == jnp.float64 else 1e-4) if tolerance is None else tolerance
     if max_steps is None:
         max_steps = 10_000 if optimizer == "adam" else 2000
     W = jax.random.normal(key, (data.d, width), dtype)
-    return _train(
-        cast(problem, dtype),
-        data,
-        W,
-        None if S0 is None else jnp.asarray(S0, dtype),
-        optimizer,
-        positive("learning_rate", learning_rate).astype(dtype),
-        positive("tolerance", tolerance).astype(dtype),
-        whole_number("max_steps", max_steps, 1),
-    )
+    numbers = (positive("learning_rate", learning_rate).astype(dtype), positive("tolerance", tolerance).astype(dtype))
+    S0 = None if S0 is None else jnp.asarray(S0, dtype)
+    problem, W, S0, numbers = replicated((cast(problem, dtype), W, S0, numbers), data.mesh)
+    return _train(problem, data, W, S0, optimizer, *numbers, whole_number("max_steps", max_steps, 1))

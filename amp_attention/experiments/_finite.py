@@ -93,7 +93,7 @@ def _amp(problem: AttentionProblem, instance: Instance, settings: FiniteSettings
 
 
 def _train(problem: AttentionProblem, instance: Instance, settings: FiniteSettings):
-    width = max(1, round(settings.kappa * instance.data.X.shape[-1]))
+    width = max(1, round(settings.kappa * instance.data.d))
     return train(
         problem, instance.data, key=instance.train_key, optimizer=settings.optimizer, width=width, **_options(settings)
     )
@@ -123,7 +123,7 @@ def run_engine(
     Returns:
         The run; an exception inside it is a result with a message.
     """
-    n, d = instance.data.X.shape[0], instance.data.X.shape[-1]
+    n, d = instance.data.n, instance.data.d
     problem = problem_at(problem, alpha=n / d**2)
     head = {"repeat": repeat, "seed": settings.seed, "d": d, "n": n, "alpha": n / d**2}
     answer, failed = guarded(timed, solve_instance, engine, problem, instance, settings)

@@ -1,14 +1,21 @@
 """State evolution over a grid: continuation in a Python loop over one compiled solver."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import SUCCESSFUL, THEORY_NAMES, guarded, number, numbers, outcome
 from amp_attention.experiments._timing import timed
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution import (
+    FixedPoint,
     informed_start,
     solve_interpolator,
     solve_lowest,
@@ -66,8 +73,11 @@ class TheoryPoint:
         return self.record["result"] == SUCCESSFUL
 
 
+_NEIGHBOURS = 3  # solved points that a start is extrapolated from
+
+
 class TheorySweep:
-    """Solves one problem after the other, each from two starts: the fixed point before it, and near the target.
+    """Solves one problem after the other, each from two starts: continued from those before it, and near the target.
 
     The lower free entropy is kept, so a sweep does not stay on a branch that has stopped being the lowest. The shapes
     are the same for all points, so the solver is compiled once, whatever the length of the sweep.
@@ -76,7 +86,7 @@ class TheorySweep:
     def __init__(self, settings: TheorySettings = TheorySettings()):
         self.settings = settings
         self._nodes: Any = None
-        self._previous: Any = None
+        self._solved: list[_Solved] = []
 
     def solve(self, problem: AttentionProblem) -> TheoryPoint:
         """The fixed point of lowest free entropy among those found."""
@@ -105,10 +115,10 @@ class TheorySweep:
             options["max_steps"] = settings.max_iterations
         if interpolates(problem):
             return solve_interpolator(problem, nodes)
-        first = uninformed_start(problem) if self._previous is None else self._previous
+        first = extrapolated(problem, self._solved) if self._solved else uninformed_start(problem)
         solution = solve_lowest(problem, nodes, starts=[first, informed_start(problem)], **options)
         if outcome(solution)["result"] == SUCCESSFUL:
-            self._previous = solution.value
+            self._solved.append(_Solved(problem, solution.value))
         return solution
 
     def _record(self, solution) -> dict[str, Any]:
@@ -120,6 +130,57 @@ class TheorySweep:
         record["residual"] = number(solution.stats["residual"])
         record["standard_error"] = numbers(value.standard_error, THEORY_NAMES)
         return record
+
+
+class _Solved:
+    """A solved problem as plain numbers: where it lies, what else it is made of, and its fixed point.
+
+    Attributes:
+        point: the fixed point.
+        position: (log α, log λ̃).
+        rest: everything else about the problem.
+        coordinates: (log Σ, m, log(q − m²/Q′)): any values of these are overlaps.
+    """
+
+    def __init__(self, problem: AttentionProblem, point: FixedPoint):
+        self.point, (self.position, self.rest) = point, _described(problem)
+        self.variance = number(problem.target.score_variance)
+        m, q = number(point.m), number(point.q)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.coordinates = np.array([np.log(number(point.Sigma)), m, np.log(q - m**2 / self.variance)])
+
+
+def _described(problem: AttentionProblem) -> tuple[np.ndarray, tuple]:
+    """(log α, log λ̃), and the rest of the problem as something to compare."""
+    leaves, structure = jax.tree.flatten(problem_at(problem, alpha=1.0, lam=1.0))
+    rest = (structure, *(np.asarray(leaf).tobytes() for leaf in leaves))
+    return np.log([number(problem.alpha), number(getattr(problem.denoiser, "lam", None))]), rest
+
+
+def extrapolated(problem: AttentionProblem, solved: Sequence[_Solved]) -> FixedPoint:
+    """A start for a problem: the overlaps as a linear function of (log α, log λ̃) through its nearest neighbours.
+
+    Args:
+        problem: what is to be solved.
+        solved: what was solved before, in order; not empty.
+
+    Returns:
+        The last fixed point, or the nearest one with its (Σ, m, q) moved, where the problems differ in α and λ̃ alone.
+    """
+    here, rest = _described(problem)
+    same = [entry for entry in solved if entry.rest == rest]
+    if not same:
+        return solved[-1].point
+    offsets = np.array([entry.position - here for entry in same])
+    near = np.argsort(np.linalg.norm(offsets, axis=1), kind="stable")[:_NEIGHBOURS]
+    nearest, points = same[near[0]], np.array([same[i].coordinates for i in near])
+    if not np.all(np.isfinite(points)):
+        return nearest.point
+    slopes, *_ = np.linalg.lstsq(offsets[near[1:]] - offsets[near[0]], points[1:] - points[0], rcond=1e-6)
+    Sigma, m, residual = points[0] + np.clip(-offsets[near[0]] @ slopes, -1, 1)
+    moved = (np.exp(Sigma), m, np.exp(residual) + m**2 / nearest.variance)
+    moved = tuple(jnp.asarray(value, nearest.point.q.dtype) for value in moved)
+    return eqx.tree_at(lambda point: (point.Sigma, point.m, point.q), nearest.point, moved)
 
 
 def state_evolution_sweep(

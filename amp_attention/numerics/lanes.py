@@ -1,12 +1,22 @@
 """Small dense linear algebra on many lanes at once, with the lanes (samples) on the last axis.
 
-LAPACK called on a batch of 3×3 systems spends its time in the calls. Elimination written over whole rows of lanes is
-a handful of fused vector instructions per pivot instead.
+LAPACK called on a batch of 3×3 systems spends its time in the calls. Elimination written out over whole rows of lanes
+is a handful of fused vector instructions per pivot instead; beyond a few unknowns it only makes programs long.
 """
 
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 
 from amp_attention._typing import Array, Float
+
+_WRITTEN_OUT = 6  # unknowns, the scores of T = 3 tokens
+_LANES = 1024
+_LANE_NUMBERS = 1_000_000  # in the K×K matrices of all lanes
+
+
+def lane_count(size: int) -> int:
+    """Lanes of K = `size` unknowns worked on together: enough to pay for the calls, fewer where K×K is large."""
+    return max(1, min(_LANES, _LANE_NUMBERS // size**2))
 
 
 def solve_symmetric(
@@ -21,17 +31,31 @@ def solve_symmetric(
     Returns:
         The solutions, and the smallest pivot of each lane: positive exactly where the matrix is positive definite.
     """
+    return (_eliminate if matrix.shape[0] <= _WRITTEN_OUT else _cholesky)(matrix, right)
+
+
+def _eliminate(matrix, right):
     size = matrix.shape[0]
-    rows, rights, pivots = [], [], []
-    for _ in range(size):
-        pivot, row, head = matrix[0, 0], matrix[0, 1:], right[0]
-        factor = row / pivot[None]
-        rows.append(factor)
-        rights.append(head / pivot[None])
-        pivots.append(pivot)
-        right = right[1:] - factor[:, None] * head[None]
-        matrix = matrix[1:, 1:] - factor[:, None] * row[None]
-    solution = rights[-1][None]
-    for factor, head in zip(rows[-2::-1], rights[-2::-1], strict=True):
-        solution = jnp.concatenate([(head - jnp.sum(factor[:, None] * solution, axis=0))[None], solution])
-    return solution, jnp.min(jnp.stack(pivots), axis=0)
+    A = [[matrix[k, j] for j in range(size)] for k in range(size)]
+    x = [right[k] for k in range(size)]
+    factors = [[None] * size for _ in range(size)]
+    for k in range(size):
+        inverse = 1 / A[k][k]
+        for i in range(k + 1, size):
+            factors[k][i] = A[k][i] * inverse
+            for j in range(i, size):
+                A[i][j] = A[i][j] - factors[k][i] * A[k][j]
+            x[i] = x[i] - factors[k][i][None] * x[k]
+        x[k] = x[k] * inverse[None]
+    for k in reversed(range(size)):
+        for i in range(k + 1, size):
+            x[k] = x[k] - factors[k][i][None] * x[i]
+    return jnp.stack(x), jnp.min(jnp.stack([A[k][k] for k in range(size)]), axis=0)
+
+
+def _cholesky(matrix, right):
+    L = jnp.linalg.cholesky(jnp.moveaxis(matrix, -1, 0), symmetrize_input=False)
+    half = solve_triangular(L, jnp.moveaxis(right, -1, 0), lower=True)
+    solution = solve_triangular(L, half, lower=True, trans=1)
+    pivot = jnp.min(jnp.diagonal(L, axis1=1, axis2=2), axis=1) ** 2
+    return jnp.moveaxis(solution, 0, -1), jnp.where(jnp.isnan(pivot), -jnp.ones_like(pivot), pivot)

@@ -11,6 +11,7 @@ from amp_attention._typing import Array, Bool, Float, Int, Scalar
 
 _MOST_DAMPING = 0.99
 _MOST_INVALID = 20
+_NEAR = 0.03  # per coordinate
 _MOST_STALE = 100  # evaluations without a new best residual after which there is no more to be had
 
 
@@ -66,6 +67,7 @@ class SafeguardedNewton(eqx.Module):
         max_steps: most evaluations of F.
         damping: weight of the OLD iterate in damped steps; 0 is the plain map.
         warmup: damped steps before the first Newton step.
+        known: a solution that is known already; a run that comes near it ends there with `max_steps_reached`.
         radius: longest Newton step, per coordinate.
     """
 
@@ -73,6 +75,7 @@ class SafeguardedNewton(eqx.Module):
     max_steps: Int[Array, ""]
     damping: Scalar
     warmup: Int[Array, ""]
+    known: Float[Array, " N"] | None = None
     radius: float = 1.0
 
     def init(self, y: Float[Array, " N"]) -> FixedPointState:
@@ -155,11 +158,17 @@ class SafeguardedNewton(eqx.Module):
         """Whether the residual has stopped falling for good."""
         return state.stale >= _MOST_STALE
 
+    def joined(self, state: FixedPointState) -> Bool[Array, ""]:
+        """Whether the run has come so near the known solution that Newton steps would end there."""
+        if self.known is None:
+            return jnp.asarray(False)
+        return (jnp.max(jnp.abs(state.y - self.known)) <= _NEAR) & (state.norm <= _NEAR)
+
     def terminate(self, state: FixedPointState) -> tuple[Bool[Array, ""], RESULTS]:
         """Whether to stop, and how the run then ended."""
         converged = state.residual <= self.tolerance
         lost = state.invalid > _MOST_INVALID
-        out = (state.evaluations >= self.max_steps) | self.stalled(state)
+        out = (state.evaluations >= self.max_steps) | self.stalled(state) | self.joined(state)
         result = RESULTS.where(lost, RESULTS.left_domain, RESULTS.max_steps_reached)
         return converged | lost | out, RESULTS.where(converged, RESULTS.successful, result)
 

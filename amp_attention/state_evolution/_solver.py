@@ -80,8 +80,8 @@ def solve_state_evolution(
     return _attach(problem, nodes, _run(problem, nodes, start, tolerance, max_steps, damping))
 
 
-def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=None) -> "_Candidate":
-    """Check the arguments and search from one start, out of reach of differentiation."""
+def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=None, known=None) -> "_Candidate":
+    """Check the arguments and search from one start, out of reach of differentiation; not beyond a `known` solution."""
     dtype = problem.alpha.dtype
     max_steps = whole_number("max_steps", max_steps, 1)
     x = uninformed_start(problem) if start is None else start.overlaps if isinstance(start, FixedPoint) else start
@@ -92,6 +92,7 @@ def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=Non
         max_steps=jnp.int32(max_steps),
         damping=jnp.asarray(damping, dtype),
         warmup=jnp.int32(0 if isinstance(start, FixedPoint) else _WARMUP),
+        known=jnp.full(3, jnp.inf, dtype) if known is None else known.coordinates,
     )
     return _search(*jax.lax.stop_gradient((problem, nodes, jnp.asarray(x, dtype), solver)))
 
@@ -140,9 +141,10 @@ def _displacement(y: Float[Array, "3"], args: tuple[AttentionProblem, Nodes]) ->
 
 
 class _Candidate(eqx.Module):
-    """Where a search ended; carries no derivative."""
+    """Where a search ended; carries no derivative. The free entropy is infinite where it did not converge."""
 
     overlaps: Float[Array, "3"]
+    coordinates: Float[Array, "3"]
     free_entropy: Scalar
     result: RESULTS
     residual: Scalar
@@ -157,10 +159,16 @@ def _search(problem: AttentionProblem, nodes: Nodes, start: Float[Array, "3"], s
     state, result = solve_fixed_point(
         lambda y: _equation(y, (problem, nodes)), chart.mix, chart.coordinates(start), solver
     )
-    overlaps = chart.overlaps(state.y)
-    hats = channel_equations(problem, overlaps, nodes)
-    potential = free_entropy(problem, OrderParameters(*overlaps, *hats), nodes)
-    return _Candidate(overlaps, potential, result, state.residual, solver.stalled(state), state.evaluations + 1)
+    overlaps, successful = chart.overlaps(state.y), result == RESULTS.successful
+
+    def evaluated():
+        hats = channel_equations(problem, overlaps, nodes)
+        return free_entropy(problem, OrderParameters(*overlaps, *hats), nodes)
+
+    potential = jax.lax.cond(successful, evaluated, lambda: jnp.full_like(state.residual, jnp.inf))
+    coordinates = jnp.where(successful, state.y, jnp.full_like(state.y, jnp.inf))
+    evaluations = state.evaluations + successful.astype(jnp.int32)
+    return _Candidate(overlaps, coordinates, potential, result, state.residual, solver.stalled(state), evaluations)
 
 
 @eqx.filter_jit
@@ -218,6 +226,8 @@ def solve_lowest(
 ) -> Solution[FixedPoint]:
     """Solve from several starts and keep the lowest free entropy among the points that converged.
 
+    A search that comes near the point kept so far ends there.
+
     Args:
         problem, nodes, options: as in `solve_state_evolution`; derivatives as there, along the branch that is kept.
         starts: starting points; an uninformed and an informed one by default.
@@ -226,13 +236,14 @@ def solve_lowest(
         The best solution; `iterations` counts the evaluations of all starts.
     """
     starts = [uninformed_start(problem), informed_start(problem)] if starts is None else starts
-    candidates = [_run(problem, nodes, start, **options) for start in starts]
-    best = candidates[0]
-    for other in candidates[1:]:
+    best = _run(problem, nodes, starts[0], **options)
+    evaluations = best.evaluations
+    for start in starts[1:]:
+        other = _run(problem, nodes, start, **options, known=best)
+        evaluations = evaluations + other.evaluations
         lower = (other.free_entropy < best.free_entropy) | (best.result != RESULTS.successful)
         better = (other.result == RESULTS.successful) & lower
         best = jax.tree.map(lambda a, b: jnp.where(better, a, b), other, best)  # noqa: B023
-    evaluations = sum(candidate.evaluations for candidate in candidates)
     return _attach(problem, nodes, eqx.tree_at(lambda c: c.evaluations, best, evaluations))
 
 

@@ -67,7 +67,7 @@ def test_two_starts_find_the_lower_of_two_minima():
     y = loss.head(-omega)
     variance = jnp.asarray(60.0)
     both = ERMChannel(loss).apply(omega, y, variance).z
-    lazy = proximal_point(loss, omega, y, variance, starts=omega[None])
+    lazy, _ = proximal_point(loss, omega, y, variance, starts=omega[None])
     assert objective(loss, both, omega, y, variance)[0] < objective(loss, lazy, omega, y, variance)[0] - 1e-3
 
 
