@@ -75,7 +75,7 @@ def state_evolution(
     request = Request("state-evolution", problem, solver, output, nodes=nodes)
     check_unavailable(request)
     check_problem(request)
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import state_evolution_sweep
 
@@ -142,7 +142,7 @@ def compare(
     check_without(without, training)
     check_problem(request)
     check_finite(request)
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention import experiments
     from amp_attention._cli import build, figures, results
 
@@ -179,7 +179,7 @@ def sensitivity(
         check_finite(request, beside="--finite-d")
     else:
         check_alone("without --finite-d", instance)
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import sensitivity_sweep
 
@@ -220,7 +220,7 @@ def tune(
     check_problem(request)
     check_tuning(request)
     request.analysis.update(problem.search())
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import tuning_sweep
 
@@ -268,7 +268,7 @@ def spectrum(
     check_unavailable(request)
     check_problem(request)
     check_spectrum(request)
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import spectrum_sweep
 
@@ -304,7 +304,7 @@ def phase_diagram(
     request = Request("phase-diagram", problem, solver, output, nodes, analysis={"outliers": outliers})
     check_unavailable(request)
     check_problem(request)
-    prepare(solver.dtype)
+    prepare(solver.dtype, solver.devices, solver.distributed)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import PhaseDiagram
 
@@ -322,7 +322,7 @@ def phase_diagram(
 
 def _finite(request: Request, data: Path | None = None, save_estimate: Path | None = None) -> int:
     """`amp` and `train`: one engine on drawn instances, or on data from a file."""
-    prepare(request.solver.dtype)
+    prepare(request.solver.dtype, request.solver.devices, request.solver.distributed)
     from amp_attention._cli import build, figures, results
 
     setup = build.finite_setup(request) if data is None else build.data_setup(request, data)

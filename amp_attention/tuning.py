@@ -5,7 +5,7 @@ Newton's method on the implicit derivative: each step solves state evolution onc
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from amp_attention._solution import RESULTS, Solution
@@ -13,8 +13,11 @@ from amp_attention._typing import ScalarLike
 from amp_attention.continuation import Slope, Walk, newton_along
 from amp_attention.numerics.validation import positive
 from amp_attention.problem import AttentionProblem
-from amp_attention.sensitivity import PARAMETERS, Observable, expansion, with_parameter
-from amp_attention.state_evolution import FixedPoint, Nodes
+from amp_attention.sensitivity import PARAMETERS, Observable, expansion, observable, with_parameter
+from amp_attention.state_evolution import FixedPoint, Nodes, solve_lowest
+
+NARROW = 1e-3  # relative width to which the λ̃ of the collapse is found, where no derivative vanishes on the way to it
+CLOSE, BEYOND = 1e-4, 1.05  # q/Q0 of an optimum that may be the collapse; the factor in λ̃ at which one looks beyond it
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Optimum:
         gradient: dE/dx, zero up to the tolerance unless `bound` is set.
         curvature: d²E/dx².
         bound: "lower" or "upper" where E still falls (rises, if maximised) at that end of the bounds; else None.
+        collapse: whether x is the λ̃ at which S collapses to zero, to a relative 1e-3, or lies beyond, where `bounds`
+            do. E is constant from there on: every larger λ̃ is as good, and x is no optimum of a learned matrix.
         problem: the problem at x.
         solution: its fixed point; None if no fixed point could be solved.
         visited: (x, E) of the fixed points solved on the way, in the order of x.
@@ -40,6 +45,7 @@ class Optimum:
     gradient: float
     curvature: float
     bound: Literal["lower", "upper"] | None
+    collapse: bool
     problem: AttentionProblem
     solution: Solution[FixedPoint] | None
     visited: tuple[tuple[float, float], ...]
@@ -48,7 +54,7 @@ class Optimum:
 
     @property
     def successful(self) -> bool:
-        """Whether the optimum, or a bound that takes its place, was found."""
+        """Whether the optimum, or a bound or the collapse that takes its place, was found."""
         return bool(self.result == RESULTS.successful)
 
 
@@ -87,30 +93,56 @@ def optimise(
         ValueError: for arguments out of range.
     """
     limit, sign = float(positive("tolerance", tolerance)), -1.0 if maximise else 1.0
+    largest = 0.0  # x at which S is not zero
 
     def derivative(problem, solution) -> Slope:
+        nonlocal largest
         x, here = float(PARAMETERS[along](problem)), expansion(problem, nodes, solution, of, along)
-        first, second = float(here.first), float(here.second)
+        value, first, second = float(here.value), float(here.first), float(here.second)
+        if along == "lam" and _collapsed(solution) and abs(first) <= limit:  # as good as a rise: the search turns back
+            return Slope(1.0, 0.0, x <= largest * (1 + NARROW), (value, first, second))
+        largest = max(largest, x)
         slope, curvature = sign * x * first, sign * (x * x * second + x * first)  # dE/dt and d²E/dt², t = log x
-        flat = abs(first) <= limit and curvature > 0
-        return Slope(slope, curvature, flat, (float(here.value), first, second))
+        return Slope(slope, curvature, abs(first) <= limit and curvature > 0, (value, first, second))
 
     walk = newton_along(
         problem, nodes, derivative, along=along, bounds=bounds, start=start, max_solves=max_solves, **options
     )
-    return _optimum(problem, walk)
+    found = _optimum(problem, walk)
+    level = found.successful and abs(found.gradient) <= limit  # not at a bound, unless E is constant there
+    return _at_collapse(found, nodes, of, sign, options) if along == "lam" and level else found
+
+
+def _collapsed(solution: Solution[FixedPoint]) -> bool:
+    """Whether S = 0."""
+    return bool(solution.value.rank_fraction == 0)
 
 
 def _optimum(problem: AttentionProblem, walk: Walk) -> Optimum:
     if not walk.steps:
         nan = math.nan
-        return Optimum(nan, nan, nan, nan, None, problem, None, (), walk.solves, walk.result)
+        return Optimum(nan, nan, nan, nan, None, False, problem, None, (), walk.solves, walk.result)
     last = walk.steps[-1]
     value, first, second = last.found.detail
     visited = tuple(sorted((step.x, step.found.detail[0]) for step in walk.steps))
-    return Optimum(
-        last.x, value, first, second, walk.bound, last.problem, last.solution, visited, walk.solves, walk.result
-    )
+    numbers = last.x, value, first, second, walk.bound, False
+    return Optimum(*numbers, last.problem, last.solution, visited, walk.solves, walk.result)
+
+
+def _at_collapse(found: Optimum, nodes: Nodes, of: Observable, sign: float, options: dict[str, Any]) -> Optimum:
+    """The optimum, said to be the collapse where it is: S = 0, or next to it and no better than what lies beyond."""
+    assert found.solution is not None
+    if _collapsed(found.solution):
+        return replace(found, bound=None, collapse=True)
+    if found.solution.value.q > CLOSE * found.problem.target.Q0:
+        return found
+    problem = with_parameter(found.problem, "lam", BEYOND * found.x)
+    beyond = solve_lowest(problem, nodes, **{name: v for name, v in options.items() if name != "longest"})
+    if not (bool(beyond.successful) and _collapsed(beyond)):
+        return replace(found, solves=found.solves + 1)
+    gain = sign * (found.value - float(observable(of)(problem, beyond.value)))
+    flat = 1e-10 * abs(found.value)  # rounding
+    return replace(found, collapse=gain >= -flat, solves=found.solves + 1)
 
 
 def optimise_each(

@@ -8,8 +8,11 @@ os.environ.setdefault("EQX_ON_ERROR", "nan")  # programs with error callbacks ca
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 # A third less compilation, and no slower at the sizes of tests; and four devices to divide samples over.
-FLAGS = ("backend_optimization_level=0", "llvm_disable_expensive_passes=true", "force_host_platform_device_count=4")
-os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in FLAGS))
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_force_host_platform_device_count=4",
+)
 
 import jax
 import pytest

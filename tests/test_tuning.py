@@ -1,12 +1,14 @@
 """The best λ̃: against a brute-force grid, its own second derivative, and at bounds."""
 
 import math
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from amp_attention._solution import RESULTS
+from amp_attention.boundaries import collapse_lam
 from amp_attention.problem import attention_problem
 from amp_attention.sensitivity import gradient, with_parameter
 from amp_attention.state_evolution import solve_lowest, state_evolution_nodes
@@ -87,6 +89,40 @@ def test_from_rank_collapse_where_the_error_is_flat(optimum):
     found = optimise(with_parameter(PROBLEM, "lam", 5.0), NODES, max_solves=40)
     assert found.successful
     assert found.x == pytest.approx(optimum.x, rel=1e-6)
+
+
+@pytest.mark.parametrize("of", ["replicon", "trace", "zero_fraction"])
+def test_an_optimum_where_the_matrix_collapses_says_so(of):
+    """All three are extremal where S = 0; only the gradient of the first vanishes on the way there."""
+    maximise = of == "zero_fraction"
+    found = optimise(PROBLEM, NODES, of=of, maximise=maximise)
+    assert found.successful and found.collapse and found.bound is None
+    assert found.x == pytest.approx(float(collapse_lam(PROBLEM, NODES)), rel=1e-3)
+    assert found.value == pytest.approx(1.0 if maximise else 0.0, abs=1e-8)
+
+
+def test_bounds_beyond_the_collapse():
+    found = optimise(with_parameter(PROBLEM, "lam", 6.0), NODES, bounds=(5.0, 10.0))
+    assert found.successful and found.collapse and found.bound is None
+    assert float(found.solution.value.rank_fraction) == found.gradient == 0
+
+
+def test_an_optimum_of_a_learned_matrix_is_none_of_the_collapse(optimum):
+    assert not optimum.collapse
+    x = float(0.995 * collapse_lam(PROBLEM, NODES))  # next to it, where hardly anything is learned
+    close = optimise(PROBLEM, NODES, of=Valley(x))
+    assert close.successful and not close.collapse
+    assert close.x == pytest.approx(x) and close.solution.value.q < 1e-5
+
+
+@dataclass(frozen=True)
+class Valley:
+    """An observable that is least at x."""
+
+    x: float
+
+    def __call__(self, problem, point):
+        return (problem.denoiser.lam - self.x) ** 2 + 0 * point.q
 
 
 def test_failures_are_reported():

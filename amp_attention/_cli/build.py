@@ -48,6 +48,12 @@ def _dtype(request: Request) -> Any:
     return np.dtype(request.solver.dtype)
 
 
+def _devices(request: Request) -> int:
+    """How many devices the work is divided over."""
+    everything = len(jax.devices()) if request.solver.distributed else 1
+    return request.solver.devices or everything
+
+
 def problems(request: Request, lams: Sequence[float] | None = None) -> list[AttentionProblem]:
     """The grid, alpha outermost; with other values of λ̃ than those of the options if given."""
     described = request.describe()
@@ -130,6 +136,7 @@ def theory_settings(request: Request) -> TheorySettings:
         max_iterations=request.solver.max_iterations,
         damping=request.solver.damping,
         kappa=request.problem.kappa,
+        devices=_devices(request),
     )
 
 
@@ -167,7 +174,8 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     if not given:
         with usage_errors("--d"):
             n = sample_size(max(request.problem.alphas()), d)
-            check_memory(n, request.describe()["tokens"], d, _dtype(request))
+            where: dict[str, Any] = {"stored": instance.token_source == "memory", "devices": _devices(request)}
+            check_memory(n, request.describe()["tokens"], d, _dtype(request), **where)
     return FiniteSettings(
         d=d,
         repeats=instance.repeats or 1,
@@ -178,6 +186,8 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
         test_samples=instance.test_samples,
         optimizer=request.training.optimizer,
         kappa=request.problem.kappa,
+        devices=_devices(request),
+        stored=instance.token_source == "memory",
     )
 
 
@@ -217,7 +227,8 @@ def data_setup(request: Request, path: Path) -> FiniteSetup:
             beta=request.problem.beta,
             dtype=_dtype(request),
         )
-    return FiniteSetup(grid, finite_settings(request, data.d), given_instance(data, request.solver.seed), overrides)
+    settings = finite_settings(request, data.d)
+    return FiniteSetup(grid, settings, given_instance(data, request.solver.seed, settings.mesh), overrides)
 
 
 def _warn_unless_white(path: Path, data: Data) -> None:

@@ -39,7 +39,6 @@ def check_unavailable(
         (estimator != "erm", "--estimator", estimator, "erm"),
         (schedule is not None, "--schedule", schedule, ""),
         (bound is not None, "--bound", bound, ""),
-        (request.solver.devices != 1, "--devices", request.solver.devices, "1"),
         (instance.checkpoint is not None, "--checkpoint", instance.checkpoint, ""),
         (instance.checkpoint_every is not None, "--checkpoint-every", f"{instance.checkpoint_every or 0:g}", ""),
         (instance.resume, "--resume", "", ""),
@@ -57,6 +56,7 @@ def check_problem(request: Request) -> None:
     _check_lists(problem)
     size = len(problem.alphas()) * len(problem.lams())
     refuse(size > LARGEST_GRID, f"--alpha and --lam must make a grid of at most {LARGEST_GRID} points, got {size}.")
+    check_devices(request)
 
 
 def check_law(problem: ProblemOptions | TargetOptions) -> None:
@@ -139,6 +139,20 @@ def check_alone(why: str, *groups: Any) -> None:
         for name, value in asdict(group).items():
             default = getattr(type(group)(), name)
             refuse(value != default, f"{_dashed(name)} must be left out {why}, got {value}.")
+
+
+def check_devices(request: Request) -> None:
+    """Several devices have something to divide only where there are samples, or many points of state evolution."""
+    instances = request.analysis.get("finite_d", request.command in ("amp", "train", "compare"))
+    instances = instances or (request.command == "spectrum" and request.instance.d is not None)
+    divided = instances or request.command == "state-evolution"
+    for name in ("devices", "distributed"):
+        value = getattr(request.solver, name)
+        given = value if name == "devices" else ""
+        refuse(
+            value != getattr(type(request.solver)(), name) and not divided,
+            f"{_dashed(name)} must be left out where no samples are drawn, got {_dashed(name)} {given}".strip() + ".",
+        )
 
 
 def check_spectrum(request: Request) -> None:

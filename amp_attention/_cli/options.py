@@ -21,6 +21,19 @@ PROBLEM, ANALYSIS, INSTANCES, TRAINING, SOLVER, OUTPUT = (
 )
 
 
+def regularisation(help: str) -> Parameter:
+    """A list of values >= 0; a refusal also says that `tune`, which is not known yet when it is read, has no 0."""
+    parameter = values(help, ">= 0")
+
+    def convert(kind: Any, tokens: Any) -> Any:
+        try:
+            return parameter.converter(kind, tokens)  # pyright: ignore[reportCallIssue, reportOptionalCall]
+        except UsageError as error:
+            raise UsageError(str(error).replace(">= 0", ">= 0 (tune: > 0)")) from None
+
+    return Parameter.combine(parameter, Parameter(converter=convert))
+
+
 @Parameter(name="*", group=PROBLEM)
 @dataclass(frozen=True, kw_only=True)
 class LawOptions:
@@ -59,10 +72,12 @@ class ProblemOptions(LawOptions):
     )
     lam: Annotated[
         Values | None,
-        values("λ̃ = √κ λ >= 0 (0, the λ̃ → 0⁺ limit, in theory only), times d·Tr S. A list. [default: 0.05]", ">= 0"),
+        regularisation(
+            "λ̃ = √κ λ >= 0 (0, the λ̃ → 0⁺ limit, in theory only; tune: > 0), times d·Tr S. A list. [default: 0.05]"
+        ),
     ] = None
     weight_decay: Annotated[
-        Values | None, values("λ >= 0 (0 in theory only), instead of --lam: λ̃ = √κ λ. A list.", ">= 0")
+        Values | None, regularisation("λ >= 0 (0 in theory only; tune: > 0), instead of --lam: λ̃ = √κ λ. A list.")
     ] = None
     kappa: Annotated[float, number("Student width p/d > 0.", "> 0")] = 1.0
     kappa0: Annotated[
@@ -123,7 +138,17 @@ class SolverOptions:
         float | None, number("Weight of the old iterate, in [0, 1). [default: automatic]", "in [0, 1)")
     ] = None
     dtype: Annotated[Literal["float64", "float32"], option("Floating-point type.")] = "float64"
-    devices: Annotated[int, whole("Number of devices (more than 1: not available in this version).", ">= 1")] = 1
+    devices: Annotated[
+        int | None,
+        whole(
+            "Devices that samples, or the points of state-evolution, are divided over, >= 1; on a CPU, cores. "
+            "[default: 1; all with --distributed]",
+            ">= 1",
+        ),
+    ] = None
+    distributed: Annotated[
+        bool, flag("This is one of several processes started together, whose devices count as one machine's.")
+    ] = False
     seed: Annotated[int, whole("Fixes target, tokens, labels and Sobol scrambles, >= 0.", ">= 0")] = 0
 
 
@@ -148,6 +173,9 @@ class InstanceOptions:
     d: Annotated[int | None, whole("Embedding dimension, >= 2. [default: 100; spectrum: none]", ">= 1")] = None
     repeats: Annotated[int | None, whole("Independent targets, tokens and labels, >= 1. [default: 1]", ">= 1")] = None
     test_samples: Annotated[int, whole("Fresh samples behind test_error, >= 1.", ">= 1")] = 100_000
+    token_source: Annotated[
+        Literal["memory", "key"], option("Keep the tokens in memory, or redraw them from their key at every pass.")
+    ] = "memory"
     checkpoint: Annotated[Path | None, path("Write the state of the run to this file.", show=False)] = None
     checkpoint_every: Annotated[float | None, number("Seconds between checkpoints, > 0.", "> 0", show=False)] = None
     resume: Annotated[bool, flag("Continue from --checkpoint.", show=False)] = False

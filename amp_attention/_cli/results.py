@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from amp_attention._cli.environment import is_first_process
 from amp_attention._cli.names import SERIES, axes, result_files
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
@@ -62,7 +63,7 @@ class Results:
 
     def _open(self) -> ResultFolder | None:
         output = self.request.output
-        if output.out is None:
+        if output.out is None or not is_first_process():
             return None
         try:
             folder = ResultFolder(output.out, output.overwrite)
@@ -164,7 +165,7 @@ class Results:
         Returns:
             The exit status.
         """
-        progress = Progress(self.request.command, total, self.request.output.quiet)
+        progress = Progress(self.request.command, total, self.request.output.quiet or not is_first_process())
         complete = self.collect(points(progress.tell), progress)
         self.save()
         printed = self._print()  # before the figures: nothing that goes wrong there takes the answer away
@@ -200,6 +201,8 @@ def save_matrix(path: Path, matrix: np.ndarray | None) -> None:
     """The learned S as a .npy file."""
     if matrix is None:
         say(f"{path} is not written: there is no estimate.")
+        return
+    if not is_first_process():
         return
     try:
         with path.open("wb") as file:

@@ -2,7 +2,6 @@
 
 from amp_attention.data._chunks import CHUNK as CHUNK, Chunk as Chunk, fold_chunks as fold_chunks
 from amp_attention.data._data import Data as Data, shard as shard
-from amp_attention.data._devices import AXIS as AXIS, device_mesh as device_mesh, replicated as replicated
 from amp_attention.data._files import load_npy as load_npy, load_npz as load_npz
 from amp_attention.data._generate import (
     drawn_labels as drawn_labels,
@@ -27,3 +26,4 @@ from amp_attention.data._tokens import (
     MappedTokens as MappedTokens,
 )
 from amp_attention.data._whiteness import Whiteness as Whiteness, whiteness as whiteness
+from amp_attention.numerics.devices import device_mesh as device_mesh, replicated as replicated

@@ -1,14 +1,13 @@
 """Tokens and labels of n samples, with the checks that data from outside need."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from amp_attention._typing import Array, Float
-from amp_attention.data._devices import along_samples
 from amp_attention.data._tokens import AbstractTokens, MappedTokens
+from amp_attention.numerics.devices import along_samples, placed
 
 ROW_SUM_TOLERANCE = 1e-3
 _NEGATIVE_TOLERANCE = 1e-6  # softmax outputs may have been rounded by whoever stored them
@@ -74,7 +73,7 @@ class Data(eqx.Module):
     def lanes(self, numbers: int) -> Float[Array, "K n"]:
         """Zeros, `numbers` a sample, samples last, placed where the samples are."""
         array = jnp.zeros((numbers, filled(self.n, self.mesh)), self.dtype)
-        return array if self.mesh is None else jax.device_put(array, NamedSharding(self.mesh, along_samples(2, 1)))
+        return array if self.mesh is None else placed(array, NamedSharding(self.mesh, along_samples(2, 1)))
 
     def check(self) -> None:
         """Refuse values no attention head can have produced.
@@ -124,7 +123,7 @@ def shard(data: Data, mesh: Mesh) -> Data:
 
     def place(array):
         array = jnp.concatenate([array, jnp.repeat(array[-1:], missing, axis=0)]) if missing else array
-        return jax.device_put(array, NamedSharding(mesh, along_samples(array.ndim, 0)))
+        return placed(array, NamedSharding(mesh, along_samples(array.ndim, 0)))
 
     X = data.X if isinstance(data.X, AbstractTokens) else place(data.X)
     return Data(X, place(data.y), n=data.n, mesh=mesh)

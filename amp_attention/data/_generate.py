@@ -8,11 +8,11 @@ from jax.sharding import Mesh, PartitionSpec
 from amp_attention._typing import Array, Float, PRNGKeyArray
 from amp_attention.data._chunks import CHUNK, chunk_sizes
 from amp_attention.data._data import Data, filled
-from amp_attention.data._devices import AXIS, along_samples, replicated
 from amp_attention.data._memory import check_memory
 from amp_attention.data._samples import Samples, sum_over_samples
 from amp_attention.data._sensing import scores
 from amp_attention.data._tokens import AbstractTokens, DrawnTokens, sample_normals
+from amp_attention.numerics.devices import AXIS, along_samples, replicated
 from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.targets import Target

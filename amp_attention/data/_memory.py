@@ -37,7 +37,7 @@ def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, st
 
 def available_memory() -> int | None:
     """Bytes free for new arrays on JAX's default device; None where the system does not tell."""
-    statistics = jax.devices()[0].memory_stats() or {}
+    statistics = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in statistics:
         return statistics["bytes_limit"] - statistics.get("bytes_in_use", 0)
     try:

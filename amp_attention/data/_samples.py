@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec
 from amp_attention._typing import Array, Bool, Float, Int
 from amp_attention.data._chunks import Chunk, chunk_sizes, fold_chunks
 from amp_attention.data._data import Data
-from amp_attention.data._devices import AXIS, along_samples
 from amp_attention.data._tokens import AbstractTokens, TokenView
+from amp_attention.numerics.devices import AXIS, along_samples
 from amp_attention.numerics.lanes import lane_count
 from amp_attention.numerics.packing import packed_size
 

@@ -1,6 +1,7 @@
 """Training of the weights by gradient methods: the reference that AMP is compared with."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import optax
 
 from amp_attention._solution import RESULTS, Solution
-from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar, ScalarLike
+from amp_attention._typing import Array, Float, Int, PRNGKeyArray, Scalar, ScalarLike
+from amp_attention.checkpoints import Checkpoint, digest, refuse_traced, run_fingerprint, run_in_bursts
 from amp_attention.data import Data, replicated
-from amp_attention.erm._optimizers import OPTIMIZERS, minimise, named_optimizer
+from amp_attention.erm._optimizers import OPTIMIZERS, Search, advance, begin, best, named_optimizer
 from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.objective import check_fits, curvature, loss_and_gradient, stationarity, training_objective
 from amp_attention.problem import AttentionProblem, cast
@@ -56,15 +58,41 @@ def _certificate(problem, S, data):
     return train_error, stationarity(problem.denoiser, S, gradient, Gamma), Gamma
 
 
+class _Method(eqx.Module):
+    """How the weights are optimised.
+
+    Attributes:
+        optimizer: a name, or an optax transformation.
+        learning_rate: of `adam`.
+        tolerance: on the residual.
+        max_steps: over which the rate of `adam` falls.
+    """
+
+    optimizer: Any
+    learning_rate: Scalar
+    tolerance: Scalar
+    max_steps: int = eqx.field(static=True)
+
+    def transformation(self) -> optax.GradientTransformation:
+        """What optax runs."""
+        if isinstance(self.optimizer, str):
+            return named_optimizer(self.optimizer, self.learning_rate, self.max_steps)
+        return self.optimizer
+
+
 @eqx.filter_jit
-def _train(problem, data, W, S0, optimizer, learning_rate, tolerance, max_steps: int):
-    d, p = W.shape
-    if isinstance(optimizer, str):
-        optimizer = named_optimizer(optimizer, learning_rate, max_steps)
+def _begin(problem, data, W, method: _Method) -> tuple[Scalar, Search]:
+    """Γ at S = 0, and the optimiser before its first step."""
+    Gamma_at_zero = curvature(problem.channel.loss, jnp.zeros((data.d, data.d), W.dtype), data)
+    return Gamma_at_zero, begin(W, method.transformation())
+
+
+@eqx.filter_jit
+def _advance(problem, data, method: _Method, Gamma_at_zero, search: Search, until: Int[Array, ""]) -> Search:
+    d, p = search.params.shape
     # In units of d² the objective is L itself, whose Hessian in the entries of W is of order 1.
     value_fn = lambda W: d**2 * training_objective(problem, tied_matrix(W), data)  # noqa: E731
     scale = (p * d) ** 0.25 / (2 * d**1.5)
-    Gamma_at_zero = curvature(problem.channel.loss, jnp.zeros((d, d), W.dtype), data)
 
     def full_residual(W, norm):
         _, certificate, Gamma = _certificate(problem, tied_matrix(W), data)
@@ -75,14 +103,55 @@ def _train(problem, data, W, S0, optimizer, learning_rate, tolerance, max_steps:
         norm = scale * jnp.sqrt(jnp.sum(gradient**2))
         cheap = norm / Gamma_at_zero
         # The full residual costs two more passes and an eigendecomposition: only once the cheap one is small.
-        residual = jax.lax.cond(cheap <= tolerance, lambda: full_residual(W, norm), lambda: cheap)
-        return residual <= tolerance, residual
+        residual = jax.lax.cond(cheap <= method.tolerance, lambda: full_residual(W, norm), lambda: cheap)
+        return residual <= method.tolerance, residual
 
-    minimum = minimise(value_fn, W, optimizer, stop, max_steps)
+    return advance(value_fn, search, method.transformation(), stop, until)
+
+
+@eqx.filter_jit
+def _report(problem, data, S0, search: Search) -> Solution:
+    minimum = best(search)
     result = RESULTS.where(minimum.converged, RESULTS.successful, RESULTS.max_steps_reached)
     result = RESULTS.where(minimum.finite, result, RESULTS.nonfinite)
     stats = {"iterations": minimum.steps, "residual": minimum.residual}
     return Solution(_describe(problem, data, minimum.params, S0), result, stats)
+
+
+def _in_bursts(checkpoint: Checkpoint, problem, data: Data, W, method: _Method) -> Search:
+    refuse_traced(checkpoint, (problem, data, W, method))
+    optimizer = method.optimizer
+    if not isinstance(optimizer, str):  # functions, which have no fingerprint
+        optimizer = digest(jax.eval_shape(lambda W: begin(W, method.optimizer).state, W))
+    fingerprint = run_fingerprint(
+        "training",
+        data.dtype,
+        devices=1 if data.mesh is None else data.mesh.size,
+        n=data.n,
+        tokens=data.T,
+        d=data.d,
+        width=W.shape[1],
+        max_steps=method.max_steps,
+        tolerance=float(method.tolerance),
+        learning_rate=float(method.learning_rate),
+        optimizer=optimizer,
+        problem=problem,
+        data=data,
+        start=W,
+    )
+
+    def go_on(state: tuple[Scalar, Search], until: int) -> tuple[Scalar, Search]:
+        Gamma_at_zero, search = state
+        search = _advance(problem, data, method, Gamma_at_zero, search, jnp.int32(min(until, method.max_steps)))
+        return Gamma_at_zero, search
+
+    def progress(state: tuple[Scalar, Search]) -> tuple[int, bool]:
+        _, search = state
+        steps = int(search.minimum.steps)
+        return steps, bool(search.ended) or steps >= method.max_steps
+
+    _, search = run_in_bursts(checkpoint, fingerprint, lambda: _begin(problem, data, W, method), go_on, progress)
+    return search
 
 
 def _describe(problem, data, W, S0) -> TrainedWeights:
@@ -115,6 +184,7 @@ def train(
     max_steps: int | None = None,
     tolerance: ScalarLike | None = None,
     learning_rate: ScalarLike = 0.1,
+    checkpoint: Checkpoint | None = None,
 ) -> Solution[TrainedWeights]:
     """Minimise L over the weights W of S = WWᵀ/√(pd), from W ~ N(0, 1).
 
@@ -132,13 +202,17 @@ def train(
         max_steps: most optimiser steps; 10000 for `adam`, 2000 otherwise by default.
         tolerance: on the residual above; 1e-7 in float64, 1e-4 in float32 by default.
         learning_rate: of `adam`; entries of W are of order 1.
+        checkpoint: where to write the optimiser's state from time to time, and whether to go on from there; the result
+            is the same, bit by bit, as without. Of an optax transformation of your own only the structure of its state
+            tells it from others: its numbers, a learning rate for instance, must be the same when it goes on.
 
     Returns:
         `Solution` with `TrainedWeights`; `stats` has `iterations` and `residual`. Results: `successful`,
         `max_steps_reached`, `nonfinite` (with the last finite weights).
 
     Raises:
-        ValueError: for arguments out of range or of mismatched shapes.
+        ValueError: for arguments out of range or of mismatched shapes; `CheckpointError`, which is one, for a
+            checkpoint that is another run's or damaged, or cannot be written.
     """
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
         raise ValueError(
@@ -154,4 +228,10 @@ def train(
     numbers = (positive("learning_rate", learning_rate).astype(dtype), positive("tolerance", tolerance).astype(dtype))
     S0 = None if S0 is None else jnp.asarray(S0, dtype)
     problem, W, S0, numbers = replicated((cast(problem, dtype), W, S0, numbers), data.mesh)
-    return _train(problem, data, W, S0, optimizer, *numbers, whole_number("max_steps", max_steps, 1))
+    method = _Method(optimizer, *numbers, whole_number("max_steps", max_steps, 1))
+    if checkpoint is None:
+        Gamma_at_zero, search = _begin(problem, data, W, method)
+        search = _advance(problem, data, method, Gamma_at_zero, search, jnp.int32(method.max_steps))
+    else:
+        search = _in_bursts(checkpoint, problem, data, W, method)
+    return _report(problem, data, S0, search)

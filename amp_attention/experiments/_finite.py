@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from amp_attention.amp import solve_amp
 from amp_attention.erm import train
@@ -23,6 +25,7 @@ from amp_attention.experiments._records import (
 )
 from amp_attention.experiments._timing import timed
 from amp_attention.generalisation import measure_test_error
+from amp_attention.numerics.devices import device_mesh
 from amp_attention.problem import AttentionProblem
 
 
@@ -41,6 +44,8 @@ class FiniteSettings:
         optimizer: of training, "lbfgs" or "adam".
         kappa: student width p/d; training has p = round(κd) ≥ 1.
         keep_matrices: keep the learned S of every run (d² numbers each).
+        devices: number of devices that the samples are divided over.
+        stored: keep the tokens in memory, rather than redraw them at every pass.
     """
 
     d: int = 100
@@ -53,6 +58,17 @@ class FiniteSettings:
     optimizer: str = "lbfgs"
     kappa: float = 1.0
     keep_matrices: bool = False
+    devices: int = 1
+    stored: bool = True
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices, if there are several."""
+        return None if self.devices == 1 else device_mesh(self.devices)
+
+    def draw(self, problem: AttentionProblem, repeat: int) -> Instance:
+        """The instance of one repeat."""
+        return draw_instance(problem, self.d, self.seed, repeat, mesh=self.mesh, stored=self.stored)
 
 
 @dataclass(frozen=True)
@@ -152,9 +168,10 @@ def _against_target(problem: AttentionProblem, instance: Instance, S, settings: 
     names = ("test_error", "test_error_standard_error", "squared_error", "m")
     if instance.S0 is None:
         return dict.fromkeys(names, math.nan)
-    mean, error = measure_test_error(problem, S, instance.S0, instance.test_key, settings.test_samples)
+    S, S0 = np.asarray(S), np.asarray(instance.S0)  # from whatever devices they are on
+    mean, error = measure_test_error(problem, jnp.asarray(S), jnp.asarray(S0), instance.test_key, settings.test_samples)
     d = S.shape[0]
-    distance, overlap = ((S - instance.S0) ** 2).sum() / d, (S * instance.S0).sum() / d
+    distance, overlap = ((S - S0) ** 2).sum() / d, (S * S0).sum() / d
     return dict(zip(names, map(number, (mean, error, distance, overlap)), strict=True))
 
 
@@ -200,7 +217,7 @@ def run_instances(
     engines = tuple(engines)
     runs: dict[str, list[FiniteRun]] = {engine: [] for engine in engines}
     for repeat in range(settings.repeats):
-        drawn = draw_instance(problem, settings.d, settings.seed, repeat) if instance is None else instance
+        drawn = settings.draw(problem, repeat) if instance is None else instance
         for engine in engines:
             progress(f"{engine} repeat {repeat + 1}/{settings.repeats}")
             runs[engine].append(run_engine(engine, problem, drawn, settings, repeat))

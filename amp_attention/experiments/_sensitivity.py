@@ -12,7 +12,6 @@ import numpy as np
 
 from amp_attention.amp import differentiable_estimate
 from amp_attention.experiments._finite import FiniteSettings, solve_instance
-from amp_attention.experiments._instances import draw_instance
 from amp_attention.experiments._records import SUCCESSFUL, average, guarded, number, outcome
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.generalisation import measure_test_error
@@ -149,7 +148,7 @@ def finite_derivative(
     records = []
     for repeat in range(settings.repeats):
         progress(f"amp repeat {repeat + 1}/{settings.repeats}")
-        instance = draw_instance(problem, settings.d, settings.seed, repeat)
+        instance = settings.draw(problem, repeat)
         record, failed = guarded(_amp_derivative, problem, instance, of, settings)
         records.append(record if failed is None else failed)
     joint = average(records, ["lam"])

@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from amp_attention._solution import Solution
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import SUCCESSFUL, THEORY_NAMES, guarded, number, numbers, outcome
 from amp_attention.experiments._timing import timed
+from amp_attention.numerics.devices import device_mesh
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution import (
     FixedPoint,
     informed_start,
+    solve_each,
     solve_interpolator,
     solve_lowest,
     state_evolution_nodes,
@@ -36,6 +39,7 @@ class TheorySettings:
         tolerance: residual of the undamped map; None for the engine's default.
         max_iterations: None for the engine's default.
         damping: weight of the old iterate; None for automatic.
+        devices: number of devices that a sweep solves its problems on, one each.
         kappa: student width p/d; the theory is that of full width, `width_binds` says where κ is too small for it.
     """
 
@@ -46,6 +50,7 @@ class TheorySettings:
     max_iterations: int | None = None
     damping: float | None = None
     kappa: float = 1.0
+    devices: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,15 +95,20 @@ class TheorySweep:
 
     def solve(self, problem: AttentionProblem) -> TheoryPoint:
         """The fixed point of lowest free entropy among those found."""
-        lam, alpha = number(getattr(problem.denoiser, "lam", None)), number(problem.alpha)
-        head = {"alpha": alpha, "lam": lam}
-        outcome_of, failed = guarded(timed, self._solution, problem)
+        return self.solve_together([problem])[0]
+
+    def solve_together(self, problems: Sequence[AttentionProblem]) -> list[TheoryPoint]:
+        """The same for several problems, divided over the devices; their seconds are those of each on average."""
+        answer, failed = guarded(timed, self._solutions, problems)
         if failed is not None:
             blank = numbers({}, THEORY_NAMES) | {"standard_error": None, "stable": None, "width_binds": None}
-            return TheoryPoint(head | failed | blank | {"iterations": None, "residual": None}, problem, None)
-        solution, timing = outcome_of
-        record = head | self._record(solution) | {"seconds": timing.seconds, "compile_seconds": timing.compile_seconds}
-        return TheoryPoint(record, problem, solution)
+            blank |= {"iterations": None, "residual": None}
+            return [TheoryPoint(_head(problem) | failed | blank, problem, None) for problem in problems]
+        solutions, timing = answer
+        share = 1 / len(problems)
+        seconds = {"seconds": timing.seconds * share, "compile_seconds": timing.compile_seconds * share}
+        pairs = list(zip(problems, solutions, strict=True))
+        return [TheoryPoint(_head(problem) | self._record(found) | seconds, problem, found) for problem, found in pairs]
 
     def nodes_for(self, problem: AttentionProblem):
         """Integration nodes, the same for all points."""
@@ -107,19 +117,27 @@ class TheorySweep:
             self._nodes = state_evolution_nodes(problem, settings.nodes, settings.replicas, settings.seed)
         return self._nodes
 
-    def _solution(self, problem: AttentionProblem):
+    def _solutions(self, problems: Sequence[AttentionProblem]) -> list[Solution[FixedPoint]]:
         settings = self.settings
-        nodes = self.nodes_for(problem)
+        nodes = self.nodes_for(problems[0])
         options: dict[str, Any] = {"tolerance": settings.tolerance, "damping": settings.damping}
         if settings.max_iterations is not None:
             options["max_steps"] = settings.max_iterations
-        if interpolates(problem):
-            return solve_interpolator(problem, nodes)
-        first = extrapolated(problem, self._solved) if self._solved else uninformed_start(problem)
-        solution = solve_lowest(problem, nodes, starts=[first, informed_start(problem)], **options)
-        if outcome(solution)["result"] == SUCCESSFUL:
-            self._solved.append(_Solved(problem, solution.value))
-        return solution
+        if any(interpolates(problem) for problem in problems):
+            return [
+                solve_interpolator(problem, nodes) if interpolates(problem) else self._solutions([problem])[0]
+                for problem in problems
+            ]
+        starts = [extrapolated(problem, self._solved) if self._solved else None for problem in problems]
+        if settings.devices == 1:
+            first = uninformed_start(problems[0]) if starts[0] is None else starts[0]
+            solutions = [solve_lowest(problems[0], nodes, starts=[first, informed_start(problems[0])], **options)]
+        else:
+            solutions = solve_each(problems, nodes, starts=starts, mesh=device_mesh(settings.devices), **options)
+        for problem, solution in zip(problems, solutions, strict=True):
+            if outcome(solution)["result"] == SUCCESSFUL:
+                self._solved.append(_Solved(problem, solution.value))
+        return solutions
 
     def _record(self, solution) -> dict[str, Any]:
         value = solution.value
@@ -130,6 +148,10 @@ class TheorySweep:
         record["residual"] = number(solution.stats["residual"])
         record["standard_error"] = numbers(value.standard_error, THEORY_NAMES)
         return record
+
+
+def _head(problem: AttentionProblem) -> dict[str, float]:
+    return {"alpha": number(problem.alpha), "lam": number(getattr(problem.denoiser, "lam", None))}
 
 
 class _Solved:
@@ -196,5 +218,6 @@ def state_evolution_sweep(
         A `TheoryPoint` each; one that fails says so in its record and leaves the others alone.
     """
     sweep = TheorySweep(settings)
-    for problem in problems:
-        yield sweep.solve(problem)
+    problems, size = list(problems), settings.devices
+    for i in range(0, len(problems), size):
+        yield from sweep.solve_together(problems[i : i + size])

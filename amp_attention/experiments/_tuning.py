@@ -11,6 +11,8 @@ from amp_attention.experiments._theory import TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
 from amp_attention.tuning import Optimum, optimise_each
 
+COLLAPSE = "S = 0 from lam_opt on, where the observable is constant: every larger λ̃ is as good"
+
 
 @dataclass(frozen=True)
 class TuningPoint:
@@ -43,7 +45,8 @@ def tuning_sweep(
 
     Yields:
         A `TuningPoint` each: `lam_opt`, `value`, `test_error`, `gradient`, `curvature`, `bound`, `solves` (those of the
-        optimum alone) and `curve`, the observable at all values of λ̃ visited.
+        optimum alone), `collapse` and `curve`, the observable at all values of λ̃ visited. Where `collapse`, S = 0 from
+        `lam_opt` on and the observable is constant there; `message` says so, though the `result` is a success.
     """
     sweep, grid = TheorySweep(settings), sorted(grid)
     problems = list(problems)
@@ -68,6 +71,8 @@ def _record(problem: AttentionProblem, optimum: Optimum) -> dict[str, Any]:
     record: dict[str, Any] = {"alpha": number(problem.alpha), "result": name}
     if not optimum.successful:
         record["message"] = result_message(optimum.result)
+    elif optimum.collapse:
+        record["message"] = COLLAPSE
     point = None if optimum.solution is None else optimum.solution.value
     return record | {
         "lam_opt": optimum.x,
@@ -76,6 +81,7 @@ def _record(problem: AttentionProblem, optimum: Optimum) -> dict[str, Any]:
         "gradient": optimum.gradient,
         "curvature": optimum.curvature,
         "bound": optimum.bound,
+        "collapse": optimum.collapse,
         "solves": optimum.solves,
         "replicon": number(getattr(point, "replicon", None)),
         "stable": None if point is None else bool(point.stable),

@@ -40,7 +40,9 @@ def _eliminate(matrix, right):
     x = [right[k] for k in range(size)]
     factors = [[None] * size for _ in range(size)]
     for k in range(size):
-        inverse = 1 / A[k][k]
+        # A pivot of exactly 0 is one that rounding has lost beside far larger entries: nothing is known along it.
+        lost = A[k][k] == 0
+        inverse = jnp.where(lost, jnp.zeros_like(A[k][k]), 1 / jnp.where(lost, jnp.ones_like(A[k][k]), A[k][k]))
         for i in range(k + 1, size):
             factors[k][i] = A[k][i] * inverse
             for j in range(i, size):

@@ -52,7 +52,9 @@ PIXELS = 240  # of the raster on which names are placed
 def phase_diagram(
     records: Sequence[Record], parameters: Mapping[str, Any], boundaries: Mapping[str, Sequence[Sequence[float]]]
 ) -> Figure:
-    """Cells coloured by phase, each phase named once, boundaries as lines.
+    """Cells coloured by the phase of their point of the grid, each phase named once, boundaries as lines.
+
+    Nothing is drawn beyond the grid, where no phase is known; a grid of a single α or λ̃ is a narrow strip.
 
     Args:
         records: points of a grid in any order, with `alpha`, `lam` and `phase`, null where the point failed.
@@ -70,10 +72,14 @@ def phase_diagram(
         edges = cell_edges(alphas, log_alpha), cell_edges(lams, log_lam)
         phases = phase_table(records, alphas, lams)
         _cells(panel, edges, phases)
-        panel.plot(*zip(*itertools.product(alphas, lams), strict=True), ".", color="0.45", markersize=1.2, zorder=1.5)
+        points = {"color": "0.45", "markersize": 1.2, "zorder": 2.5, "clip_on": False}  # those at the ends are whole
+        panel.plot(*zip(*itertools.product(alphas, lams), strict=True), ".", **points)
         if len(alphas) == len(lams) == 1:
             panel.plot(alphas, lams, "o", color="0.2")
         panel.set(xlim=edges[0][[0, -1]], ylim=edges[1][[0, -1]], xlabel=LABELS["alpha"], ylabel=LABELS["lam"])
+        for axis, values in ((panel.xaxis, alphas), (panel.yaxis, lams)):
+            if len(values) == 1:
+                axis.set_ticks(values)  # the width of the strip means nothing
         lines = _boundaries(panel, boundaries, alphas)
         _write_names(panel, edges, phases)
         single = {name: v[0] if len(v) == 1 else None for name, v in (("alpha", alphas), ("lam", lams))}
@@ -84,14 +90,17 @@ def phase_diagram(
 
 
 def cell_edges(values: Sequence[float], logarithmic: bool) -> np.ndarray:
-    """Edges of cells around ascending values: halfway between neighbours, in the logarithm where the axis is one."""
+    """Edges of cells of ascending values: the ends, and halfway between neighbours (in the logarithm on such an axis).
+
+    Those of a single value are 1 % away from it.
+    """
     centre = np.log(values) if logarithmic else np.asarray(values, float)
     if len(centre) == 1:
-        half = 0.1 * abs(centre[0]) or 0.1
-        return np.asarray([centre[0] - half, centre[0] + half])
-    middle = (centre[1:] + centre[:-1]) / 2
-    edges = np.concatenate([[2 * centre[0] - middle[0]], middle, [2 * centre[-1] - middle[-1]]])
-    return np.exp(edges) if logarithmic else np.maximum(edges, 0)
+        half = 0.01 * (1.0 if logarithmic else abs(centre[0]) or 1.0)
+        ends = np.asarray([centre[0] - half, centre[0] + half])
+        return np.exp(ends) if logarithmic else ends
+    edges = np.concatenate([centre[:1], (centre[1:] + centre[:-1]) / 2, centre[-1:]])
+    return np.exp(edges) if logarithmic else edges
 
 
 def phase_table(records: Sequence[Record], alphas: Sequence[float], lams: Sequence[float]) -> np.ndarray:
@@ -163,7 +172,7 @@ def _boundaries(panel: Axes, boundaries: Mapping[str, Sequence[Sequence[float]]]
         found = branches(points, alphas, logarithmic, math.inf if name == "collapse" else height)  # one for each α
         for branch in found:
             panel.plot(*branch.T, marker="" if len(branch) > 1 else "D", markersize=3.5, **look)
-        if any(np.any((ylim[0] <= b[:, 1]) & (b[:, 1] <= ylim[1])) for b in found):
+        if any(b[:, 1].min() <= ylim[1] and b[:, 1].max() >= ylim[0] for b in found):
             alone = {"marker": "D", "markersize": 3.5, "linestyle": ""} if max(map(len, found)) == 1 else {}
             handles.append(Line2D([], [], label=text, **look | alone))
     return handles

@@ -1,5 +1,6 @@
 """State evolution: what training finds at d → ∞."""
 
+from amp_attention.state_evolution._batch import solve_each as solve_each
 from amp_attention.state_evolution._equations import (
     Nodes as Nodes,
     OrderParameters as OrderParameters,

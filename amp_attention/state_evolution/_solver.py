@@ -84,17 +84,26 @@ def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=Non
     """Check the arguments and search from one start, out of reach of differentiation; not beyond a `known` solution."""
     dtype = problem.alpha.dtype
     max_steps = whole_number("max_steps", max_steps, 1)
-    x = uninformed_start(problem) if start is None else start.overlaps if isinstance(start, FixedPoint) else start
+    x, near = _start(problem, start)
     tolerance = default_tolerance(dtype) if tolerance is None else positive("tolerance", tolerance)
     damping = 0.5 if damping is None else fraction("damping", damping)
     solver = SafeguardedNewton(
         tolerance=jnp.asarray(tolerance, dtype),
         max_steps=jnp.int32(max_steps),
         damping=jnp.asarray(damping, dtype),
-        warmup=jnp.int32(0 if isinstance(start, FixedPoint) else _WARMUP),
+        warmup=jnp.where(near, jnp.int32(0), jnp.int32(_WARMUP)),
         known=jnp.full(3, jnp.inf, dtype) if known is None else known.coordinates,
     )
     return _search(*jax.lax.stop_gradient((problem, nodes, jnp.asarray(x, dtype), solver)))
+
+
+def _start(problem, start):
+    """(Σ, m, q) of a start, and whether Newton's method may begin there at once."""
+    if start is None:
+        return uninformed_start(problem), False
+    if isinstance(start, FixedPoint):
+        return start.overlaps, True
+    return start if isinstance(start, tuple) else (start, False)
 
 
 class _Chart(eqx.Module):

@@ -171,3 +171,37 @@ def test_under_jit_and_vmap():
     together = eqx.filter_jit(jax.vmap(lambda v: channel.apply(omega, y, v).z))(variances)
     alone = jnp.stack([channel.apply(omega, y, v).z for v in variances])
     np.testing.assert_allclose(together, alone, atol=1e-12)
+
+
+@pytest.mark.parametrize("beta", [1e3, 1e6])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_ties_and_large_gaps_at_low_temperature(beta, dtype):
+    loss = SquaredLoss(SoftmaxHead(2, jnp.asarray(beta, dtype)))
+    omega = jnp.asarray([[0.0, 1e3, -1e3, 1e-9], [0.0, 0.0, 0.0, 0.0], [0.0, 1e3, 1e3, 0.0]], dtype)
+    y = loss.head(jnp.flip(omega, axis=1))
+    for variance in (0.0, 1e-3, 1.0, 1e3):
+        step = ERMChannel(loss).apply(omega, y, jnp.asarray(variance, dtype))
+        for part in (step.z, step.g, step.divergence):
+            assert jnp.all(jnp.isfinite(part))
+
+
+def test_a_quick_step_is_exact_to_second_order():
+    """From a start a distance ε away, without looking further: an error of order ε²."""
+    loss, omega, y = batch(2, n=2000)
+    channel, variance = ERMChannel(loss), jnp.asarray(0.5)
+    exact = channel.apply(omega, y, variance)
+    for size in (1e-3, 1e-4, 1e-5):
+        warm = exact.z + size * jax.random.normal(jax.random.key(2), omega.shape)
+        quick = channel.apply(omega, y, variance, warm=warm, thorough=jnp.asarray(False))
+        assert float(jnp.max(jnp.abs(quick.z - exact.z))) < 50 * size**2
+    again = channel.apply(omega, y, variance, warm=exact.z, thorough=jnp.asarray(False))
+    np.testing.assert_allclose(again.z, exact.z, atol=1e-12)
+
+
+def test_many_lanes_end_where_few_do():
+    """Lanes that need many steps are finished apart from the rest."""
+    loss, omega, y = batch(2, n=1024, seed=5)
+    channel, variance = ERMChannel(loss), jnp.asarray(30.0)
+    together = channel.apply(3 * omega, y, variance)
+    parts = [channel.apply(3 * omega[:, i : i + 32], y[..., i : i + 32], variance).z for i in range(0, 1024, 32)]
+    np.testing.assert_allclose(together.z, jnp.concatenate(parts, axis=1), atol=1e-9)

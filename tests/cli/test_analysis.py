@@ -231,6 +231,7 @@ def test_tune_document(tuned):
         names = {"lam_opt", "value", "test_error", "curvature", "gradient", "solves", "curve", "bound", "result"}
         assert point.keys() >= names
         assert (point["alpha"], point["result"], point["bound"]) == (alpha, "successful", None)
+        assert point["collapse"] is False and "message" not in point
         assert point["value"] == point["test_error"]
         assert point["value"] == pytest.approx(min(entry["value"] for entry in point["curve"]), rel=1e-12)
         assert abs(point["gradient"]) <= 1e-8
@@ -264,6 +265,20 @@ def test_a_bound_takes_the_place_of_the_optimum():
     (point,) = ask("tune", "--lam", "0.1,0.3", *NODES).points
     assert (point["bound"], point["lam_opt"]) == ("lower", pytest.approx(0.1))
     assert point["gradient"] > 0
+
+
+def test_tune_that_ends_where_the_matrix_collapses_says_so():
+    (point,) = ask("tune", "--alpha", "0.3", "--of", "replicon", *NODES).points
+    assert (point["result"], point["bound"], point["collapse"]) == ("successful", None, True)
+    assert point["message"] == "S = 0 from lam_opt on, where the observable is constant: every larger λ̃ is as good"
+
+
+def test_tune_says_that_lam_is_positive():
+    found = ask("tune", "--help", json_option=False)
+    text = " ".join(found.out.replace("│", " ").split())
+    assert found.status == 0
+    assert "λ̃ = √κ λ >= 0 (0, the λ̃ → 0⁺ limit, in theory only; tune: > 0)" in text
+    assert "λ >= 0 (0 in theory only; tune: > 0)" in text
 
 
 def test_tune_that_cannot_solve_says_so():
@@ -486,6 +501,8 @@ def test_tables_of_derivatives(sensitivity, tuned):
         ("sensitivity", "--alpha 0.1,0.1", "--alpha 0.1 once"),
         ("tune", "--of nonsense", "--of 'nonsense'"),
         ("tune", "--lam 0", "--lam > 0 tune"),
+        ("tune", "--lam x", "--lam >= 0 (tune: 0), 'x'"),
+        ("tune", "--weight-decay -1", "--weight-decay >= 0 (tune: 0), '-1'"),
         ("tune", "--lam 0,0.1", "--lam > 0 tune"),
         ("tune", "--weight-decay 0", "--weight-decay > 0"),
         ("tune", "--lam 0.1,0.1", "--lam 0.1 once"),

@@ -121,11 +121,13 @@ def test_other_files_are_refused(tmp_path):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", np.full((5, 2, 2), 0.5))
     np.savez(tmp_path / "X.npz", X=X)
-    with pytest.raises(ValueError, match="cannot be read as a .npy array"):
+    with pytest.raises(ValueError, match=r"cannot be read as a \.npy array"):
         MappedTokens(tmp_path / "absent.npy")
-    with pytest.raises(ValueError, match="single .npy array, got an archive"):
+    with pytest.raises(ValueError, match=r"single \.npy array, got an archive"):
         MappedTokens(tmp_path / "X.npz")
-    with pytest.raises(ValueError, match="X must have finite numbers only; 1 of 5 samples do not, the first is sample 3"):
+    with pytest.raises(
+        ValueError, match="X must have finite numbers only; 1 of 5 samples do not, the first is sample 3"
+    ):
         load_npy(tmp_path / "X.npy", tmp_path / "y.npy")
     with pytest.raises(ValueError, match=r"y must have shape \(5, 2, 2\)"):
         Data(MappedTokens(tmp_path / "X.npy"), jnp.ones((4, 2, 2)))

@@ -453,15 +453,42 @@ def test_branches_end_where_a_row_has_no_point_and_at_jumps():
     assert branches([(0.1, math.nan), (0.2, 0.0)], ALPHAS, True, 1.0) == []
 
 
-def test_cells_are_centred_on_the_points_of_the_grid():
-    np.testing.assert_allclose(cell_edges([1.0, 10.0, 100.0], True), 10.0 ** np.array([-0.5, 0.5, 1.5, 2.5]))
-    np.testing.assert_allclose(cell_edges([1.0, 2.0, 4.0], False), [0.5, 1.5, 3.0, 5.0])
-    np.testing.assert_allclose(cell_edges([0.1, 0.5], False), [0, 0.3, 0.7])
+def test_cells_end_halfway_between_points_of_the_grid_and_with_it():
+    np.testing.assert_allclose(cell_edges([1.0, 10.0, 100.0], True), 10.0 ** np.array([0, 0.5, 1.5, 2]))
+    np.testing.assert_allclose(cell_edges([1.0, 2.0, 4.0], False), [1.0, 1.5, 3.0, 4.0])
+    np.testing.assert_allclose(cell_edges([0.1, 0.5], False), [0.1, 0.3, 0.5])
     for logarithmic in (True, False):
         edges = cell_edges(PENALTIES, logarithmic)
-        assert all(low < x < high for x, (low, high) in zip(PENALTIES, pairwise(edges), strict=True))
-    low, high = cell_edges([0.5], False)
-    assert low < 0.5 < high
+        inside = [
+            low <= x * (1 + 1e-12) and x * (1 - 1e-12) <= high
+            for x, (low, high) in zip(PENALTIES, pairwise(edges), strict=True)
+        ]
+        assert all(inside)
+        for single in (0.5, 0.0 if not logarithmic else 3.0):
+            low, high = cell_edges([single], logarithmic)
+            assert low < single < high and high - low < 0.1
+
+
+def test_nothing_is_painted_beyond_the_grid():
+    """Where S may have collapsed: at α = 0.3, λ̃ = 1.3 for instance, above points that are all bleed-out."""
+    corners = [cell(alpha, lam) for alpha in (0.3, 0.5) for lam in (0.05, 1.0)]
+    for records in (corners, corners[:2], corners[::2], corners[:1]):
+        panel = phase_diagram(records, PARAMETERS, {"collapse": [[0.3, 1.21], [0.5, 1.9]]}).axes[0]
+        (mesh,) = panel.collections
+        ends = mesh.get_coordinates()[[0, -1], [0, -1]]
+        np.testing.assert_allclose(np.transpose(ends), [panel.get_xlim(), panel.get_ylim()])
+        for (low, high), name in zip(np.transpose(ends), ("alpha", "lam"), strict=True):
+            values = [record[name] for record in records]
+            spread = 0.01 * values[0] if len(set(values)) == 1 else 0
+            np.testing.assert_allclose([low, high], [min(values) - spread, max(values) + spread])
+        assert texts(panel.figure) == ["bleed-out"]  # the line of collapse is outside
+
+
+def test_a_line_across_a_single_row_has_its_entry():
+    row = [cell(alpha, 1.0, "rank_collapse" if alpha < 0.25 else "bleed_out") for alpha in ALPHAS]
+    figure = phase_diagram(row, PARAMETERS, {"collapse": [[alpha, 4 * alpha] for alpha in ALPHAS]})
+    assert texts(figure)[-1].startswith("collapse")
+    assert list(figure.axes[0].get_yticks()) == [1.0]
 
 
 def test_the_table_has_an_entry_a_point():

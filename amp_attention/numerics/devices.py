@@ -1,15 +1,19 @@
-"""Samples divided over devices: the mesh, and what goes where."""
+"""Work divided over devices: the mesh, and what goes where."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from amp_attention._typing import Array
 from amp_attention.numerics.validation import whole_number
 
-AXIS = "samples"
+AXIS = "devices"
 Tree = TypeVar("Tree")
 
 
@@ -38,7 +42,18 @@ def replicated(tree: Tree, mesh: Mesh | None) -> Tree:
     if mesh is None:
         return tree
     everywhere = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: jax.device_put(x, everywhere) if eqx.is_array(x) else x, tree)
+    return jax.tree.map(lambda x: placed(x, everywhere) if eqx.is_array(x) else x, tree)
+
+
+def placed(x: Array, sharding: NamedSharding) -> Array:
+    """`jax.device_put`, also on devices of other processes, which hold the same x."""
+    addressable = sharding.is_fully_addressable or not getattr(x, "is_fully_addressable", True)
+    if addressable or isinstance(x, Tracer):
+        return jax.device_put(x, sharding)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def along_samples(ndim: int, axis: int) -> PartitionSpec:

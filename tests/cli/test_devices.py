@@ -1,0 +1,90 @@
+"""The same answers on several devices, from several processes, and without storing the tokens."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from amp_attention.cli import run
+
+SMALL = ("--d", "12", "--test-samples", "2000")
+NODES = ("--nodes", "256", "--replicas", "4")
+NUMBERS = ("train_objective", "squared_error", "m", "q", "trace", "test_error")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    assert run(["amp", *SMALL, "--out", str(folder), "--quiet"]) == 0
+    return json.loads((folder / "amp.json").read_text())["points"][0]
+
+
+def check_same(point, expected):
+    for name in NUMBERS:
+        np.testing.assert_allclose(point[name], expected[name], rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", [("--devices", "2"), ("--token-source", "key")])
+def test_amp(answer, alone, options):
+    found = answer("amp", *SMALL, *options, "--quiet")
+    assert found.status == 0
+    check_same(found.points[0], alone)
+
+
+def test_the_points_of_state_evolution(answer):
+    grid = ("state-evolution", "--alpha", "0.4,0.5,0.6", "--lam", "0.1", *NODES, "--quiet")
+    one, two = answer(*grid), answer(*grid, "--devices", "2")
+    assert one.status == two.status == 0
+    assert [point["alpha"] for point in two.points] == [0.4, 0.5, 0.6]
+    for a, b in zip(one.points, two.points, strict=True):
+        for name in ("Sigma", "m", "q", "test_error", "free_entropy", "replicon"):
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("amp", "--devices", "99"), "--devices must be at most 4, the number of cpu devices, got 99."),
+        (("amp", "--devices", "0"), "--devices must be"),
+        (("tune", "--devices", "2"), "--devices must be left out where no samples are drawn, got --devices 2."),
+        (("spectrum", "--devices", "2"), "--devices must be left out where no samples are drawn"),
+        (("tune", "--distributed"), "--distributed must be left out where no samples are drawn, got --distributed."),
+        (("amp", "--token-source", "disk"), "--token-source"),
+    ],
+)
+def test_refusals(capsys, arguments, sentence):
+    assert run([*arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_two_processes(alone, tmp_path):
+    """Each holds half of the samples; the first prints one document, the second nothing, and only the first writes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "amp_attention.cli", "amp", *SMALL, "--distributed", "--json", "--quiet"]
+
+    def start(index):
+        names = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
+        flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # and one device each
+        out = ["--out", str(tmp_path / str(index))]
+        return subprocess.Popen([*command, *out], stdout=subprocess.PIPE, text=True, env=os.environ | names | flags)
+
+    first, second = start(0), start(1)
+    document, nothing = first.communicate(timeout=300)[0], second.communicate(timeout=300)[0]
+    assert first.returncode == second.returncode == 0
+    assert nothing == "" and not (tmp_path / "1").exists() and (tmp_path / "0" / "amp.json").exists()
+    check_same(json.loads(document)["points"][0], alone)
+
+
+def test_a_process_alone_among_several(tmp_path):
+    """Without the others there is one sentence and status 2."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COORD")}
+    command = [sys.executable, "-m", "amp_attention.cli", "amp", "--d", "12", "--distributed"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--distributed found no other processes" in done.stderr and "Traceback" not in done.stderr
