@@ -149,10 +149,11 @@ def compare(
     grid, theory, finite = build.problems(request), build.theory_settings(request), build.finite_settings(request)
     build.warn_if_another_target(grid[0].target.law, finite.d)
     engines = ("amp",) if without == "train" else ("amp", "train")
+    store = build.run_store(request, {"engines": list(engines)})
     found = results.Results(request, _arguments)
     found.parameters |= {"d": finite.d, "repeats": finite.repeats}
     return found.answer(
-        lambda tell: experiments.compare(grid, theory, finite, engines=engines, progress=tell),
+        lambda tell: experiments.compare(grid, theory, finite, engines=engines, store=store, progress=tell),
         len(grid),
         lambda points, parameters: figures.comparison_figures(points, parameters, theory),
     )

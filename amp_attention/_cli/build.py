@@ -1,6 +1,7 @@
 """From checked options to the problems of the experiments; refuses what does not fit in memory."""
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from amp_attention.experiments import (
     FinitePoint,
     FiniteSettings,
     Instance,
+    RunStore,
     TheorySettings,
     check_law_memory,
     check_node_memory,
@@ -28,11 +30,14 @@ from amp_attention.experiments import (
     problem_grid,
     read_eigenvalues,
     run_instances,
+    to_json,
 )
 from amp_attention.numerics.packing import packed_size
 from amp_attention.problem import AttentionProblem, attention_head, cast
 from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw, MarchenkoPastur
 from amp_attention.targets import Target
+
+_NOT_OF_THE_RUN = ("checkpoint", "checkpoint_every", "resume")
 
 
 @contextmanager
@@ -149,11 +154,13 @@ class FiniteSetup:
         settings: how to run.
         instance: a user's data; None to draw them.
         overrides: entries of the `problem` description that the data have answered.
+        store: of finished runs, with --checkpoint.
     """
 
     problems: list[AttentionProblem]
     settings: FiniteSettings
     instance: Instance | None = None
+    store: RunStore | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def keeping_matrices(self) -> "FiniteSetup":
@@ -163,7 +170,8 @@ class FiniteSetup:
     def points(self, engine: str, tell: Callable[[str], None]) -> Iterator[FinitePoint]:
         """One point after the other."""
         for problem in self.problems:
-            yield run_instances(problem, [engine], self.settings, instance=self.instance, progress=tell)[engine]
+            options: dict[str, Any] = {"instance": self.instance, "store": self.store, "progress": tell}
+            yield run_instances(problem, [engine], self.settings, **options)[engine]
 
 
 def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
@@ -191,6 +199,18 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     )
 
 
+def run_store(request: Request, overrides: Mapping[str, Any] | None = None) -> RunStore | None:
+    """The file of --checkpoint, which belongs to one set of options; None without it."""
+    instance = request.instance
+    if instance.checkpoint is None:
+        return None
+    described = request.describe() | dict(overrides or {})
+    settings = {name: value for name, value in request.settings().items() if name not in _NOT_OF_THE_RUN}
+    fingerprint = json.loads(to_json({"command": request.command, "problem": described, "settings": settings}))
+    with usage_errors("--checkpoint"):
+        return RunStore(instance.checkpoint, fingerprint, instance.checkpoint_every or 60.0, instance.resume)
+
+
 def warn_if_another_target(law: AbstractSpectralLaw, d: int) -> None:
     """Say so when what is drawn at this d has another second moment than the law that the theory is about."""
     kept = kept_second_moment(law, d)
@@ -205,7 +225,7 @@ def finite_setup(request: Request) -> FiniteSetup:
     """Drawn instances."""
     settings, grid = finite_settings(request), problems(request)
     warn_if_another_target(grid[0].target.law, settings.d)
-    return FiniteSetup(grid, settings)
+    return FiniteSetup(grid, settings, store=run_store(request))
 
 
 def data_setup(request: Request, path: Path) -> FiniteSetup:
@@ -228,7 +248,11 @@ def data_setup(request: Request, path: Path) -> FiniteSetup:
             dtype=_dtype(request),
         )
     settings = finite_settings(request, data.d)
-    return FiniteSetup(grid, settings, given_instance(data, request.solver.seed, settings.mesh), overrides)
+    instance, store = (
+        given_instance(data, request.solver.seed, settings.mesh),
+        run_store(request, overrides | {"file": [path.stat().st_size, path.stat().st_mtime_ns]}),
+    )
+    return FiniteSetup(grid, settings, instance, store, overrides)
 
 
 def _warn_unless_white(path: Path, data: Data) -> None:

@@ -19,6 +19,7 @@ from amp_attention._cli.options import (
 from amp_attention._cli.parsing import UsageError
 
 LARGEST_GRID = 1_000_000
+CHECKPOINTED = ("amp", "train", "compare")
 
 
 def refuse(condition: object, sentence: str) -> None:
@@ -31,7 +32,7 @@ def check_unavailable(
     request: Request, estimator: str = "erm", schedule: str | None = None, bound: str | None = None
 ) -> None:
     """The one place for options of the contract whose engine does not exist yet: remove a line when it does."""
-    training, instance = request.training, request.instance
+    training = request.training
     missing = (
         (request.problem.penalty == "frobenius", "--penalty", "frobenius", "nuclear"),
         (training.parameterization != "tied", "--parameterization", training.parameterization, "tied"),
@@ -39,9 +40,6 @@ def check_unavailable(
         (estimator != "erm", "--estimator", estimator, "erm"),
         (schedule is not None, "--schedule", schedule, ""),
         (bound is not None, "--bound", bound, ""),
-        (instance.checkpoint is not None, "--checkpoint", instance.checkpoint, ""),
-        (instance.checkpoint_every is not None, "--checkpoint-every", f"{instance.checkpoint_every or 0:g}", ""),
-        (instance.resume, "--resume", "", ""),
     )
     for condition, name, value, accepted in missing:
         given = f"{name} {value}".strip()
@@ -121,6 +119,19 @@ def check_without(without: str | None, training: TrainingOptions) -> None:
     )
 
 
+def check_checkpoint(request: Request) -> None:
+    """Checkpoints are of runs at finite d, in one process."""
+    instance, command = request.instance, request.command
+    for name in ("checkpoint_every", "resume"):
+        given = getattr(instance, name) and instance.checkpoint is None
+        refuse(given, f"{_dashed(name)} must be left out without --checkpoint.")
+    if instance.checkpoint is not None:
+        refuse(command not in CHECKPOINTED, f"--checkpoint must be left out for {command}, got {instance.checkpoint}.")
+        refuse(request.solver.distributed, "--checkpoint must be left out beside --distributed.")
+        folder = instance.checkpoint.absolute().parent
+        refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(instance.checkpoint)!r}.")
+
+
 def check_finite(request: Request, beside: str = "") -> None:
     """What only theory can do, for engines at finite d; `beside` is the option that asks for them, if one does."""
     where = f"beside {beside}" if beside else f"for {request.command}"
@@ -129,6 +140,7 @@ def check_finite(request: Request, beside: str = "") -> None:
         min(request.problem.lams()) <= 0,
         f"{name} must be > 0 {where}, got 0: the λ̃ → 0⁺ limit is one of theory alone, see state-evolution.",
     )
+    check_checkpoint(request)
     d = request.instance.d
     refuse(d is not None and d < 2, f"--d must be a whole number >= 2, got {d}.")
 

@@ -176,9 +176,13 @@ class InstanceOptions:
     token_source: Annotated[
         Literal["memory", "key"], option("Keep the tokens in memory, or redraw them from their key at every pass.")
     ] = "memory"
-    checkpoint: Annotated[Path | None, path("Write the state of the run to this file.", show=False)] = None
-    checkpoint_every: Annotated[float | None, number("Seconds between checkpoints, > 0.", "> 0", show=False)] = None
-    resume: Annotated[bool, flag("Continue from --checkpoint.", show=False)] = False
+    checkpoint: Annotated[
+        Path | None, path("Keep finished runs in this file (amp, train, compare), and the one under way beside it.")
+    ] = None
+    checkpoint_every: Annotated[
+        float | None, number("Seconds between two states of the run under way, > 0. [default: 60]", "> 0")
+    ] = None
+    resume: Annotated[bool, flag("Go on from --checkpoint, with the same options.")] = False
 
 
 @Parameter(name="*", group=TRAINING)

@@ -12,6 +12,7 @@ from amp_attention._cli.names import SERIES, axes, result_files
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import Progress, deliver, problems_of, say, series_table, table
+from amp_attention.checkpoints import CheckpointError
 from amp_attention.experiments import (
     ForeignFileError,
     ResultFolder,
@@ -92,6 +93,8 @@ class Results:
                     self.save(complete=False)
         except KeyboardInterrupt:
             return False
+        except CheckpointError as error:
+            raise UsageError(f"--checkpoint: {error}.") from None
         finally:
             progress.close()
         return True

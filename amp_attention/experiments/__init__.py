@@ -12,8 +12,6 @@ from amp_attention.experiments._files import (
     versions as versions,
 )
 from amp_attention.experiments._finite import (
-    FinitePoint as FinitePoint,
-    FiniteRun as FiniteRun,
     FiniteSettings as FiniteSettings,
     run_engine as run_engine,
     run_instances as run_instances,
@@ -38,11 +36,13 @@ from amp_attention.experiments._predictions import (
     refine as refine,
     theory_curve as theory_curve,
 )
+from amp_attention.experiments._runs import FinitePoint as FinitePoint, FiniteRun as FiniteRun
 from amp_attention.experiments._sensitivity import (
     SensitivityPoint as SensitivityPoint,
     sensitivity_sweep as sensitivity_sweep,
 )
 from amp_attention.experiments._spectra import SpectrumPoint as SpectrumPoint, spectrum_sweep as spectrum_sweep
+from amp_attention.experiments._store import RunStore as RunStore
 from amp_attention.experiments._tables import (
     columns as columns,
     dataset as dataset,

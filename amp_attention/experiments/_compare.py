@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_attention.data import sample_size
-from amp_attention.experiments._finite import FinitePoint, FiniteSettings, run_instances
+from amp_attention.experiments._finite import FiniteSettings, run_instances
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import SUCCESSFUL, number
+from amp_attention.experiments._runs import FinitePoint
+from amp_attention.experiments._store import RunStore
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
 
@@ -37,6 +39,7 @@ def compare(
     finite: FiniteSettings = FiniteSettings(),
     *,
     engines: Iterable[str] = ("amp", "train"),
+    store: RunStore | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ComparisonPoint]:
     """State evolution, AMP and training on one grid.
@@ -46,6 +49,7 @@ def compare(
         theory: how state evolution is solved; its κ is that of `finite`.
         finite: how the engines run at finite d.
         engines: of "amp" and "train", those that run.
+        store: keeps the runs at finite d, see `run_instances`.
         progress: told what is about to run.
 
     Yields:
@@ -56,7 +60,7 @@ def compare(
     for problem in problems:
         effective = sample_size(number(problem.alpha), finite.d) / finite.d**2
         predicted = sweep.solve(problem_at(problem, alpha=effective))
-        measured = run_instances(problem, engines, finite, progress=progress)
+        measured = run_instances(problem, engines, finite, store=store, progress=progress)
         yield ComparisonPoint(_record(problem, predicted, measured), predicted, measured)
 
 

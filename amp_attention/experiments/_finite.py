@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from amp_attention.amp import solve_amp
+from amp_attention.checkpoints import Checkpoint
 from amp_attention.erm import train
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._instances import Instance, draw_instance
@@ -23,6 +25,8 @@ from amp_attention.experiments._records import (
     numbers,
     outcome,
 )
+from amp_attention.experiments._runs import FinitePoint, FiniteRun
+from amp_attention.experiments._store import RunStore
 from amp_attention.experiments._timing import timed
 from amp_attention.generalisation import measure_test_error
 from amp_attention.numerics.devices import device_mesh
@@ -71,61 +75,47 @@ class FiniteSettings:
         return draw_instance(problem, self.d, self.seed, repeat, mesh=self.mesh, stored=self.stored)
 
 
-@dataclass(frozen=True)
-class FiniteRun:
-    """One engine on one instance.
-
-    Attributes:
-        record: the numbers by name.
-        S: the learned matrix; None if the engine raised or matrices are not kept.
-        eigenvalues: of S, ascending.
-        history: of AMP, q, m and V over iterations 0, 1, ...
-    """
-
-    record: dict[str, Any]
-    S: np.ndarray | None = None
-    eigenvalues: np.ndarray | None = None
-    history: dict[str, np.ndarray] = field(default_factory=dict)
+Engine = Callable[[AttentionProblem, Instance, FiniteSettings, Checkpoint | None], Any]
 
 
-@dataclass(frozen=True)
-class FinitePoint:
-    """All repeats of one engine at one problem: `record` for files, `runs` with their arrays."""
-
-    record: dict[str, Any]
-    runs: list[FiniteRun]
-
-
-Engine = Callable[[AttentionProblem, Instance, FiniteSettings], Any]
-
-
-def _options(settings: FiniteSettings) -> dict[str, Any]:
-    options: dict[str, Any] = {"tolerance": settings.tolerance}
+def _options(settings: FiniteSettings, checkpoint: Checkpoint | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"tolerance": settings.tolerance, "checkpoint": checkpoint}
     return options if settings.max_iterations is None else options | {"max_steps": settings.max_iterations}
 
 
-def _amp(problem: AttentionProblem, instance: Instance, settings: FiniteSettings):
-    return solve_amp(problem, instance.data, S0=instance.S0, damping=settings.damping, **_options(settings))
+def _amp(problem: AttentionProblem, instance: Instance, settings: FiniteSettings, checkpoint: Checkpoint | None):
+    options = _options(settings, checkpoint)
+    return solve_amp(problem, instance.data, S0=instance.S0, damping=settings.damping, **options)
 
 
-def _train(problem: AttentionProblem, instance: Instance, settings: FiniteSettings):
+def _train(problem: AttentionProblem, instance: Instance, settings: FiniteSettings, checkpoint: Checkpoint | None):
     width = max(1, round(settings.kappa * instance.data.d))
-    return train(
-        problem, instance.data, key=instance.train_key, optimizer=settings.optimizer, width=width, **_options(settings)
-    )
+    options = _options(settings, checkpoint) | {"optimizer": settings.optimizer, "width": width}
+    return train(problem, instance.data, key=instance.train_key, **options)
 
 
 ENGINES: dict[str, Engine] = {"amp": _amp, "train": _train}
 EXTRA_NAMES: dict[str, tuple[str, ...]] = {"amp": AMP_NAMES, "train": ()}
 
 
-def solve_instance(engine: str, problem: AttentionProblem, instance: Instance, settings: FiniteSettings) -> Any:
+def solve_instance(
+    engine: str,
+    problem: AttentionProblem,
+    instance: Instance,
+    settings: FiniteSettings,
+    checkpoint: Checkpoint | None = None,
+) -> Any:
     """The engine's own `Solution` on one instance; `engine` is "amp" or "train"."""
-    return ENGINES[engine](problem, instance, settings)
+    return ENGINES[engine](problem, instance, settings, checkpoint)
 
 
 def run_engine(
-    engine: str, problem: AttentionProblem, instance: Instance, settings: FiniteSettings, repeat: int = 0
+    engine: str,
+    problem: AttentionProblem,
+    instance: Instance,
+    settings: FiniteSettings,
+    repeat: int = 0,
+    checkpoint: Checkpoint | None = None,
 ) -> FiniteRun:
     """One engine on one instance.
 
@@ -135,6 +125,7 @@ def run_engine(
         instance: the draw.
         settings: how to run.
         repeat: index written to the record.
+        checkpoint: of the engine.
 
     Returns:
         The run; an exception inside it is a result with a message.
@@ -142,7 +133,7 @@ def run_engine(
     n, d = instance.data.n, instance.data.d
     problem = problem_at(problem, alpha=n / d**2)
     head = {"repeat": repeat, "seed": settings.seed, "d": d, "n": n, "alpha": n / d**2}
-    answer, failed = guarded(timed, solve_instance, engine, problem, instance, settings)
+    answer, failed = guarded(timed, solve_instance, engine, problem, instance, settings, checkpoint)
     names = FINITE_NAMES + EXTRA_NAMES[engine]
     if failed is not None:
         unknown = ("test_error_standard_error", "gradient_norm", "seconds", "seconds_per_iteration", "compile_seconds")
@@ -200,6 +191,7 @@ def run_instances(
     settings: FiniteSettings,
     *,
     instance: Instance | None = None,
+    store: RunStore | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, FinitePoint]:
     """Every engine on the same instances.
@@ -209,6 +201,7 @@ def run_instances(
         engines: of "amp" and "train".
         settings: how to run.
         instance: a user's data; by default each repeat draws its own.
+        store: keeps each run as it finishes, and has those that an interrupted sweep finished.
         progress: told what is about to run.
 
     Returns:
@@ -216,17 +209,26 @@ def run_instances(
     """
     engines = tuple(engines)
     runs: dict[str, list[FiniteRun]] = {engine: [] for engine in engines}
+    kept = settings.keep_matrices or len(engines) == 2
     for repeat in range(settings.repeats):
-        drawn = settings.draw(problem, repeat) if instance is None else instance
+        drawn = cache(lambda repeat=repeat: settings.draw(problem, repeat) if instance is None else instance)
         for engine in engines:
             progress(f"{engine} repeat {repeat + 1}/{settings.repeats}")
-            runs[engine].append(run_engine(engine, problem, drawn, settings, repeat))
+            run = partial(_run, engine, problem, drawn, settings, repeat, matrix=kept)
+            key = f"{engine} {repeat} {number(problem.alpha)!r} {number(getattr(problem.denoiser, 'lam', None))!r}"
+            runs[engine].append(run(None) if store is None else store.run(key, run))
         if len(engines) == 2:
             _compare_runs(runs["amp"][-1], runs["train"][-1])
         if not settings.keep_matrices:
             for done in runs.values():
                 done[-1] = replace(done[-1], S=None)
     return {engine: finite_point(engine, problem, runs[engine]) for engine in engines}
+
+
+def _run(engine, problem, drawn, settings: FiniteSettings, repeat: int, checkpoint, *, matrix: bool) -> FiniteRun:
+    """`run_engine` on an instance that is drawn only now, without the learned matrix where nobody will look at it."""
+    run = run_engine(engine, problem, drawn(), settings, repeat, checkpoint)
+    return run if matrix else replace(run, S=None)
 
 
 def _compare_runs(amp: FiniteRun, trained: FiniteRun) -> None:

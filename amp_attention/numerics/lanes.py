@@ -4,6 +4,7 @@ LAPACK called on a batch of 3×3 systems spends its time in the calls. Eliminati
 is a handful of fused vector instructions per pivot instead; beyond a few unknowns it only makes programs long.
 """
 
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
@@ -56,8 +57,13 @@ def _eliminate(matrix, right):
 
 
 def _cholesky(matrix, right):
-    L = jnp.linalg.cholesky(jnp.moveaxis(matrix, -1, 0), symmetrize_input=False)
-    half = solve_triangular(L, jnp.moveaxis(right, -1, 0), lower=True)
-    solution = solve_triangular(L, half, lower=True, trans=1)
-    pivot = jnp.min(jnp.diagonal(L, axis1=1, axis2=2), axis=1) ** 2
+    """One lane after the other: a batched LAPACK call waits for threads that a mesh of as many devices keeps busy."""
+
+    def one(system):
+        A, b = system
+        L = jnp.linalg.cholesky(A, symmetrize_input=False)
+        solution = solve_triangular(L, solve_triangular(L, b, lower=True), lower=True, trans=1)
+        return solution, jnp.min(jnp.diagonal(L)) ** 2
+
+    solution, pivot = jax.lax.map(one, (jnp.moveaxis(matrix, -1, 0), jnp.moveaxis(right, -1, 0)))
     return jnp.moveaxis(solution, 0, -1), jnp.where(jnp.isnan(pivot), -jnp.ones_like(pivot), pivot)

@@ -51,6 +51,15 @@ def test_derivatives_on_four_devices(one):
     np.testing.assert_allclose(jax.jvp(lambda lam: error(lam, four), (0.05,), (1.0,))[1], expected, rtol=1e-8)
 
 
+def test_many_tokens_on_as_many_devices_as_there_are():
+    """T = 5, whose systems of K = 15 are solved by LAPACK, on every device at once."""
+    problem = attention_problem(lam=0.3, tokens=5)
+    data, _ = generate_data(KEY, problem, 8, 40)
+    expected, found = solve_amp(problem, data), solve_amp(problem, shard(data, device_mesh(4)))
+    assert bool(found.successful)
+    np.testing.assert_allclose(found.value.S, expected.value.S, atol=1e-9)
+
+
 def test_training_on_four_devices(one):
     data, _, _ = one
     four, expected = shard(data, device_mesh(4)), train(PROBLEM, data, key=KEY)

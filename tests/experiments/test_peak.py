@@ -165,10 +165,14 @@ def test_rank_collapse_has_no_peak():
 
 @pytest.mark.slow
 def test_the_peak_is_one_and_is_followed():
-    first, second = (point.record for point in peak_sweep(PROBLEM, [1e-3, 3e-4], SETTINGS))
+    collapsed, first, second = (point.record for point in peak_sweep(PROBLEM, [3.0, 1e-3, 3e-4], SETTINGS))
+    assert collapsed["result"] == "left_domain"  # which harms none of the others
+    assert collapsed.keys() - {"message"} <= first.keys()
     for record in (first, second):
         assert record["result"] == "successful" and record["curvature"] < 0
         assert record["standard_error"]["value"] > 0 and record["standard_error"]["alpha"] > 0
+        assert 0 < record["scatter"] < record["standard_error"]["value"]
+        assert abs(math.log(record["alpha"] / record["alpha_nearest"])) <= 0.015 * (1 + 1e-9)
         assert 0 < record["two_minima"] < 0.1 and record["switching"] > 0
     assert second["value"] > first["value"] and second["alpha"] < first["alpha"]
     nodes = state_evolution_nodes(PROBLEM, 1024, 4)
@@ -192,8 +196,21 @@ def test_newton_finds_the_same_peak():
 
 
 @pytest.mark.slow
-def test_without_a_peak_the_record_says_so():
-    (record,) = (point.record for point in peak_sweep(problem_at(PROBLEM, lam=0.05), [0.05], SETTINGS))
-    assert record["result"] == "left_domain" and "message" in record
+def test_two_ways_to_the_peak_agree_within_their_errors():
+    """Where the fixed points depend on where they were continued from; their nodes are the same."""
+    *_, followed = (point.record for point in peak_sweep(PROBLEM, [1e-3, 3e-4, 1e-4], SETTINGS))
+    (alone,) = (point.record for point in peak_sweep(PROBLEM, [1e-4], SETTINGS))
+    assert followed["alpha"] != pytest.approx(alone["alpha"], rel=0.01)
+    for name in ("alpha", "value"):
+        error = math.hypot(followed["standard_error"][name], alone["standard_error"][name])
+        assert abs(followed[name] - alone[name]) < 3 * error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [SETTINGS, TheorySettings(nodes=256, replicas=1)])  # one tells no standard error
+def test_without_a_peak_the_record_says_so(settings):
+    (record,) = (point.record for point in peak_sweep(problem_at(PROBLEM, lam=0.05), [0.05], settings))
+    assert record["result"] == "left_domain"
+    assert record["message"].startswith("no interior maximum of test_error over α between 0.1")
     assert math.isnan(record["value"]) and record["standard_error"] is None
     assert np.isnan(record["alpha"])
