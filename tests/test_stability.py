@@ -236,7 +236,7 @@ def undamped_distances(problem, data, state, key, steps=30):
     return jax.lax.scan(step, start, length=steps)[1]
 
 
-@pytest.mark.parametrize("lam, seed, converges", [(0.1, 0, True), (0.05, 2, False)])
+@pytest.mark.parametrize("lam, seed, converges", [(0.1, 2, True), (0.05, 2, False)])
 def test_spectral_radius_is_the_rate_of_the_undamped_iteration(lam, seed, converges):
     """Away from the fixed point as well as towards it."""
     problem = eqx.tree_at(lambda p: p.denoiser.lam, STANDARD, jnp.asarray(lam))

@@ -110,12 +110,8 @@ def test_wrong_combinations(capsys, arguments, words):
     ("arguments", "words"),
     [
         (["state-evolution", "--penalty", "frobenius"], ["--penalty", "frobenius"]),
-        (["state-evolution", "--devices", "2"], ["--devices", "2"]),
         (["amp", "--estimator", "bayes"], ["--estimator", "bayes"]),
         (["compare", "--bound", "bayes"], ["--bound", "bayes"]),
-        (["amp", "--checkpoint", "state"], ["--checkpoint", "state"]),
-        (["amp", "--resume"], ["--resume"]),
-        (["train", "--checkpoint-every", "60"], ["--checkpoint-every", "60"]),
         (["train", "--parameterization", "untied"], ["--parameterization", "untied"]),
         (["train", "--task", "seq2seq"], ["--task", "seq2seq"]),
     ],
