@@ -1,0 +1,1 @@
+"""Benchmarks: `pytest benchmarks --benchmark-json=benchmarks.json`; see README.md beside this file."""
