@@ -19,8 +19,9 @@ GRID = (*SMALL, "--lam", "0.05,0.2", "--repeats", "2")
 def numbers(document):
     """The points without what depends on the clock."""
     clock = ("seconds", "seconds_per_iteration", "compile_seconds")
-    runs = [{name: value for name, value in r.items() if name not in clock} for p in document["points"] for r in p["runs"]]
-    return [{name: value for name, value in p.items() if name != "runs"} for p in document["points"]], runs
+    without = lambda entry, names: {name: value for name, value in entry.items() if name not in names}  # noqa: E731
+    runs = [without(run, clock) for point in document["points"] for run in point["runs"]]
+    return [without(point, ("runs",)) for point in document["points"]], runs
 
 
 @pytest.fixture(scope="module")
