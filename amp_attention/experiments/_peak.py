@@ -72,7 +72,9 @@ def peak_sweep(
         (one residual, hence Student's factor), and the integration error from the replicas of the nodes. The latter is
         for the height that of the observable at `alpha_nearest`, since the height is stationary there; for the place
         that of the slope, from the five fixed points of each replica on its own (NaN where fewer than half of them
-        have any). `solves` is the number of fixed points of all nodes solved at this λ̃.
+        have any). Where the observable jumps at its peak, `curvature` is that of the jump and the error of the place
+        may be several times too small: compare another `seed`. `solves` is the number of fixed points of all nodes
+        solved at this λ̃.
         A λ̃ at which no maximum is found says so and leaves the others alone. Its `result` is `left_domain` where no
         point of the grid is one, `integration_error` where the points jump too much for a cubic, or that of the fixed
         points that are missing; `message` names the cause and what to do about it.
