@@ -1,4 +1,4 @@
-"""A sweep of state evolution: α from 0.05 to 5 and four λ̃, T = 2, 4096 nodes, as `amp-attention state-evolution` runs it.
+"""A sweep of state evolution as the command runs it: α from 0.05 to 5 and four λ̃, T = 2, 4096 nodes.
 
 The first process solves the four points of one α and compiles everything; a second one finds the compiled programs in
 the cache and solves all points. Run time is wall time without compilation; an evaluation is one pass over the nodes
