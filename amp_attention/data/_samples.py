@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from amp_attention._typing import Array, Bool, Float, Int
 from amp_attention.data._chunks import Chunk, chunk_sizes, fold_chunks
 from amp_attention.data._data import Data
-from amp_attention.data._tokens import AbstractTokens, TokenView
+from amp_attention.data._tokens import AbstractTokens
 from amp_attention.numerics.devices import AXIS, along_samples
 from amp_attention.numerics.lanes import lane_count
 from amp_attention.numerics.packing import packed_size
@@ -27,14 +27,14 @@ class Samples(eqx.Module):
     """The samples of one chunk.
 
     Attributes:
-        X: tokens, a source or an array.
+        X: tokens.
         y: labels, samples last.
         start: index of the first one among all samples.
         lanes: the chunk's part of the per-sample arrays that the pass was given, samples last.
         counted: False for samples that are there to fill up the chunk. `masked` must be applied before a sum.
     """
 
-    X: Float[Array, "c T d"] | AbstractTokens
+    X: Float[Array, "c T d"]
     y: Float[Array, "... c"]
     lanes: tuple[Array, ...]
     start: Int[Array, ""]
@@ -109,7 +109,6 @@ def _example(data: Data, lanes, size: int) -> Samples:
     """Shapes of a chunk of `size` samples."""
     shape: Any = jax.ShapeDtypeStruct
     X, start = shape((size, data.T, data.d), data.dtype), shape((), np.int32)
-    X = X if isinstance(data.X, AbstractTokens) else TokenView(X, start, size)
     lanes = tuple(shape((*lane.shape[:-1], size), lane.dtype) for lane in lanes)
     return Samples(X, shape((*data.y.shape[1:], size), data.y.dtype), lanes, start, shape((size,), bool))
 
@@ -124,8 +123,7 @@ def _fold(body, sums, data: Data, X, y, lanes, first, chunk: int):
             part = eqx.tree_at(lambda p: p.first, part, first)
             counted = counted & (first + part.start + jnp.arange(part.size, dtype=jnp.int32) < data.n)
         parts = tuple(part.take(lane, -1) for lane in lanes)
-        tokens = part.take(X) if isinstance(X, AbstractTokens) else TokenView(X, part.start, part.size)
-        samples = Samples(tokens, jnp.moveaxis(part.take(y), 0, -1), parts, part.first + part.start, counted)
+        samples = Samples(part.take(X), jnp.moveaxis(part.take(y), 0, -1), parts, part.first + part.start, counted)
         sums, outputs = body(samples)
         return jax.tree.map(jnp.add, total, sums), outputs
 

@@ -79,29 +79,6 @@ class DrawnTokens(AbstractTokens):
         return sample_normals(self.key, start, size, self.shape[1:], self.dtype)
 
 
-class TokenView(AbstractTokens):
-    """Consecutive samples of an array of tokens, sliced where they are needed instead of copied.
-
-    Args:
-        X: the array.
-        first: index of the first sample.
-        n: number of samples.
-    """
-
-    X: Float[Array, "m T d"]
-    first: Int[Array, ""]
-    shape: tuple[int, int, int] = eqx.field(static=True)
-    dtype: np.dtype = eqx.field(static=True)
-
-    def __init__(self, X: Float[Array, "m T d"], first: Int[Array, ""], n: int):
-        _, tokens, d = X.shape
-        self.X, self.first, self.shape, self.dtype = X, first, (n, tokens, d), np.dtype(X.dtype)
-
-    def take(self, start: Int[Array, ""], size: int) -> Float[Array, "c T d"]:
-        """A slice."""
-        return jax.lax.dynamic_slice_in_dim(self.X, self.first + start, size, 0)
-
-
 @lru_cache(maxsize=16)
 def _mapped(path: str) -> np.ndarray:
     return np.load(path, mmap_mode="r", allow_pickle=False)
