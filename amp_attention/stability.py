@@ -58,7 +58,7 @@ def conjugate_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s:
     directions = jnp.asarray(channel.directions(target), s.dtype)
     shifts = jnp.sqrt(directions.shape[1] / jnp.asarray(2, s.dtype)) * s * directions
 
-    def terms(u, xi):
+    def terms(u, xi, _):
         omega, y = point.m / width * u + residual * xi, target.head(width * u)
 
         def squared_distance(shift):
@@ -68,9 +68,9 @@ def conjugate_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s:
             one, two = jnp.split(g, 2, axis=1)
             return jnp.sum((one - two) ** 2, axis=0)
 
-        return jnp.mean(jax.lax.map(squared_distance, shifts.T), axis=0)
+        return jnp.mean(jax.lax.map(squared_distance, shifts.T), axis=0), None
 
-    return problem.alpha * jnp.mean(channel.mean_over_nodes(terms, target, nodes))
+    return problem.alpha * jnp.mean(channel.mean_over_nodes(terms, target, nodes)[0])
 
 
 def overlap_gap(problem: AttentionProblem, point: FixedPoint, nodes: Nodes, s: Scalar) -> Scalar:

@@ -3,6 +3,7 @@
 from amp_attention.channels._channel import (
     AbstractChannel as AbstractChannel,
     ChannelAverage as ChannelAverage,
+    ChannelGradient as ChannelGradient,
     ChannelStep as ChannelStep,
 )
 from amp_attention.channels._erm import ERMChannel as ERMChannel

@@ -1,6 +1,7 @@
 """What one sample says: the interface of channels."""
 
 import abc
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -21,6 +22,20 @@ class ChannelStep(eqx.Module):
     z: Float[Array, "K n"]
     g: Float[Array, "K n"]
     divergence: Float[Array, " n"]
+
+
+class ChannelGradient(NamedTuple):
+    """Derivatives of M, one entry a replica of the nodes.
+
+    Attributes:
+        d_Sigma, d_m, d_q: ∂M/∂Σ, ∂M/∂m, ∂M/∂q.
+        points: the solutions of the samples' problems at the nodes, where those of another call may start.
+    """
+
+    d_Sigma: Float[Array, " R"]
+    d_m: Float[Array, " R"]
+    d_q: Float[Array, " R"]
+    points: Any
 
 
 class ChannelAverage(eqx.Module):
@@ -70,15 +85,37 @@ class AbstractChannel(eqx.Module):
 
     @abc.abstractmethod
     def gradient(
-        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
-    ) -> tuple[Float[Array, " R"], Float[Array, " R"], Float[Array, " R"]]:
-        """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) per replica: what the solver iterates, differentiable."""
+        self,
+        target: Target,
+        Sigma: Scalar,
+        m: Scalar,
+        q: Scalar,
+        nodes: Float[Array, "R P D"],
+        warm: Any = None,
+        thorough: Bool[Array, ""] | bool = True,
+    ) -> ChannelGradient:
+        """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) per replica: what the solver iterates, differentiable.
+
+        Unless `thorough`, each sample's problem is solved from `warm` alone, the `points` of an earlier call or of
+        `unsolved`: much faster, but the minimum found may not be the lowest.
+        """
 
     @abc.abstractmethod
     def average(
-        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
+        self,
+        target: Target,
+        Sigma: Scalar,
+        m: Scalar,
+        q: Scalar,
+        nodes: Float[Array, "R P D"],
+        warm: Any = None,
+        thorough: Bool[Array, ""] | bool = True,
     ) -> ChannelAverage:
-        """Everything state evolution reports of the channel, per replica."""
+        """Everything state evolution reports of the channel, per replica; `warm` and `thorough` as in `gradient`."""
+
+    def unsolved(self, nodes: Float[Array, "R P D"]) -> Any:
+        """In place of `points` before the first call; None for channels that solve nothing."""
+        return None
 
     @abc.abstractmethod
     def nodes(self, target: Target, nodes: int, replicas: int, seed: int = 0) -> np.ndarray:

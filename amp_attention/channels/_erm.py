@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import optax
 
 from amp_attention._typing import Array, Bool, Float, Scalar, ScalarLike
-from amp_attention.channels._channel import AbstractChannel, ChannelAverage, ChannelStep
+from amp_attention.channels._channel import AbstractChannel, ChannelAverage, ChannelGradient, ChannelStep
 from amp_attention.channels._loss import AbstractLoss, LossDerivatives
 from amp_attention.channels._proximal import proximal_point
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
@@ -74,16 +75,19 @@ class ERMChannel(AbstractChannel):
         options = {"starts": starts, "thorough": thorough, "optimizer": self.optimizer}
         return proximal_point(self.loss, omega, y, variance, **options)
 
-    def _minima(self, omega, y, variance) -> "_Minima":
+    def _minima(self, omega, y, variance, warm=None, thorough: Bool[Array, ""] | bool = True) -> "_Minima":
         """The proximal points of all samples: the lower minimum, or both where these are to be mixed."""
+        known = lambda warm, starts: jnp.where(thorough | jnp.isnan(warm), starts, warm)  # noqa: E731
         if self.smoothing is None:
-            _, loss = self._point(omega, y, variance)
+            warm = None if warm is None else known(warm, omega)
+            z, loss = self._point(omega, y, variance, warm, thorough)
             potential = _potential(loss, variance)
-            return _Minima(loss, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
+            return _Minima(z, loss, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
         pair = lambda x: jnp.concatenate([x, x], axis=-1)  # noqa: E731
         starts = jax.lax.stop_gradient(jnp.concatenate([omega, self.loss.head.project(omega, y)], axis=1))
-        omega, y = pair(omega), pair(y)
-        z, loss = proximal_point(self.loss, omega, y, variance, starts=starts[None], optimizer=self.optimizer)
+        starts = starts if warm is None else known(jax.lax.stop_gradient(warm), starts)
+        options = {"starts": starts[None], "thorough": thorough, "optimizer": self.optimizer}
+        z, loss = proximal_point(self.loss, pair(omega), pair(y), variance, **options)
         return _mixed_minima(z, loss, _potential(loss, variance), self.smoothing)
 
     @eqx.filter_jit
@@ -119,33 +123,54 @@ class ERMChannel(AbstractChannel):
             return self.loss.directions
         return np.eye(self.loss.head.scores)
 
+    def unsolved(self, nodes: Float[Array, "R P D"]) -> Any:
+        """NaN for each node, in the order of `mean_over_nodes`."""
+        blocks, lanes = _blocks(nodes, self.loss.head.scores)[0].shape[::2]
+        lanes = lanes if self.smoothing is None else 2 * lanes
+        return jnp.full((blocks, self.loss.head.scores, lanes), jnp.nan, nodes.dtype)
+
     @eqx.filter_jit
     def gradient(
-        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
-    ) -> tuple[Float[Array, " R"], Float[Array, " R"], Float[Array, " R"]]:
+        self,
+        target: Target,
+        Sigma: Scalar,
+        m: Scalar,
+        q: Scalar,
+        nodes: Float[Array, "R P D"],
+        warm: Any = None,
+        thorough: Bool[Array, ""] | bool = True,
+    ) -> ChannelGradient:
         """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) by the envelope theorem; −E tr ∂g/2 replaces ∂M/∂q where q = m²/Q′."""
         joint = _JointGaussian(target, m, q)
 
-        def terms(u, xi):
+        def terms(u, xi, warm):
             _, omega, y = joint.samples(u, xi)
-            minima = self._minima(omega, y, Sigma)
+            minima = self._minima(omega, y, Sigma, warm, thorough)
             divergence = jnp.trace(jax.lax.stop_gradient(_jacobian(minima.loss, Sigma)))
             envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
-            return jax.tree.map(minima.mix, (envelope, divergence))
+            return jax.tree.map(minima.mix, (envelope, divergence)), jax.lax.stop_gradient(minima.z)
 
-        (d_Sigma, d_m, d_residual), divergence = self.mean_over_nodes(terms, target, nodes)
-        return (d_Sigma, *joint.overlap_derivatives(d_m, d_residual, divergence))
+        means, points = self.mean_over_nodes(terms, target, nodes, warm)
+        (d_Sigma, d_m, d_residual), divergence = means
+        return ChannelGradient(d_Sigma, *joint.overlap_derivatives(d_m, d_residual, divergence), points)
 
     @eqx.filter_jit
     def average(
-        self, target: Target, Sigma: Scalar, m: Scalar, q: Scalar, nodes: Float[Array, "R P D"]
+        self,
+        target: Target,
+        Sigma: Scalar,
+        m: Scalar,
+        q: Scalar,
+        nodes: Float[Array, "R P D"],
+        warm: Any = None,
+        thorough: Bool[Array, ""] | bool = True,
     ) -> ChannelAverage:
         """Means over the nodes of each replica."""
         joint = _JointGaussian(target, m, q)
 
-        def terms(u, xi):
+        def terms(u, xi, warm):
             _, omega, y = joint.samples(u, xi)
-            minima = self._minima(omega, y, Sigma)
+            minima = self._minima(omega, y, Sigma, warm, thorough)
             jacobian = _jacobian(minima.loss, Sigma)
             error = (y - self.loss.head(omega)) ** 2
             others = (
@@ -156,9 +181,9 @@ class ERMChannel(AbstractChannel):
                 jnp.sum(error, axis=tuple(range(error.ndim - 1))),
             )
             envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
-            return jax.tree.map(minima.mix, envelope), others
+            return (jax.tree.map(minima.mix, envelope), others), None
 
-        envelope, others = self.mean_over_nodes(terms, target, nodes)
+        (envelope, others), _ = self.mean_over_nodes(terms, target, nodes, warm)
         d_Sigma, d_m, d_residual = envelope
         potential, divergence, squared_jacobian, train_loss, test_error = others
         d_m, d_q = joint.overlap_derivatives(d_m, d_residual, divergence)
@@ -182,30 +207,43 @@ class ERMChannel(AbstractChannel):
             raise ValueError("smoothing must be given for statistics of two minima, got None")
         joint = _JointGaussian(target, m, q)
 
-        def terms(u, xi):
+        def terms(u, xi, _):
             _, omega, y = joint.samples(u, xi)
             minima = self._minima(omega, y, Sigma)
-            return minima.distinct.astype(omega.dtype), minima.jumps
+            return (minima.distinct.astype(omega.dtype), minima.jumps), None
 
-        return MinimaStatistics(*self.mean_over_nodes(terms, target, nodes))
+        return MinimaStatistics(*self.mean_over_nodes(terms, target, nodes)[0])
 
-    def mean_over_nodes(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"]):
-        """Means of per-sample terms over each replica of the nodes, computed chunk by chunk."""
-        replicas, points, dimension = nodes.shape
+    def mean_over_nodes(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"], warm: Any = None):
+        """Means over each replica of the nodes, computed chunk by chunk, and outputs of all samples.
+
+        Args:
+            terms: (u, ξ, its part of `warm`) of a chunk ↦ what to average, a tree of (n,), and outputs, samples last.
+            target: of the directions that matter.
+            nodes: integration nodes.
+            warm: outputs of another call.
+        """
+        replicas = nodes.shape[0]
         directions = jnp.asarray(self.directions(target), nodes.dtype)
-        most = lane_count(self.loss.head.scores)
-        block = math.gcd(points, 2 ** int(math.log2(most)))  # of one replica
-        blocks = replicas * points // block
-        together = max(k for k in range(1, most // block + 1) if blocks % k == 0)
-        lanes = jnp.swapaxes(nodes.reshape(blocks // together, together * block, dimension), 1, 2)
+        lanes, block = _blocks(nodes, self.loss.head.scores)
 
-        def block_means(x):
-            u, xi = jnp.split(x, 2)
-            values = terms(directions @ u, directions @ xi)
-            return jax.tree.map(lambda value: jnp.mean(value.reshape(together, block), axis=1), values)
+        def block_means(chunk):
+            u, xi = jnp.split(chunk[0], 2)
+            values, outputs = terms(directions @ u, directions @ xi, chunk[1])
+            return jax.tree.map(lambda value: jnp.mean(value.reshape(-1, block), axis=1), values), outputs
 
-        means = jax.lax.map(block_means, lanes)
-        return jax.tree.map(lambda x: jnp.mean(x.reshape(replicas, -1), axis=1), means)
+        means, outputs = jax.lax.map(block_means, (lanes, warm))
+        return jax.tree.map(lambda x: jnp.mean(x.reshape(replicas, -1), axis=1), means), outputs
+
+
+def _blocks(nodes, scores: int) -> tuple[Float[Array, "blocks D lanes"], int]:
+    """The nodes in chunks of as many as are worked on together, and how many in a row are of one replica."""
+    replicas, points, dimension = nodes.shape
+    most = lane_count(scores)
+    block = math.gcd(points, 2 ** int(math.log2(most)))
+    blocks = replicas * points // block
+    together = max(k for k in range(1, most // block + 1) if blocks % k == 0)
+    return jnp.swapaxes(nodes.reshape(blocks // together, together * block, dimension), 1, 2), block
 
 
 def _potential(loss: LossDerivatives, variance):
@@ -216,20 +254,22 @@ def _potential(loss: LossDerivatives, variance):
 def _jacobian(loss: LossDerivatives, variance):
     """∂g/∂ω = −(I + ΣH)⁻¹H, shape (K, K, n)."""
     identity = jnp.eye(loss.gradient.shape[0], dtype=loss.gradient.dtype)[..., None]
-    return -solve_symmetric(identity + variance * loss.hessian, loss.hessian)[0]
+    return -solve_symmetric(identity + variance * loss.hessian, loss.hessian)
 
 
 class _Minima(eqx.Module):
     """Proximal points of n samples, one or two lanes a sample (all first minima, then all second ones).
 
     Attributes:
-        loss: ℓ and its derivatives at the points, lanes last.
+        z: the points, lanes last.
+        loss: ℓ and its derivatives there.
         potential: (n,) the smooth minimum of the values at them.
         jumps: (n,) what passing from one minimum to the other adds to tr ∂g.
         distinct: (n,) whether a sample is known to have two minima.
         weight: (n,) of the first minimum; None where there is one lane a sample.
     """
 
+    z: Float[Array, "K lanes"]
     loss: LossDerivatives
     potential: Float[Array, " n"]
     jumps: Float[Array, " n"]
@@ -263,7 +303,7 @@ def _mixed_minima(z, loss: LossDerivatives, values, tau) -> _Minima:
     excess = 2 * tau * (t - 1 / 2 - t**3 + t**4 / 2)  # h(D) for |D| < τ
     potential = jnp.where(inside, a + excess, jnp.where(t == 1, a, b))
     jumps = 3 * t * (1 - t) / tau * jnp.sum((g_a - g_b) ** 2, axis=0)
-    return _Minima(loss, potential, jumps, ~same, t**2 * (3 - 2 * t))
+    return _Minima(z, loss, potential, jumps, ~same, t**2 * (3 - 2 * t))
 
 
 class _JointGaussian(eqx.Module):

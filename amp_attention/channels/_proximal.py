@@ -13,7 +13,7 @@ import optax
 
 from amp_attention._typing import Array, Bool, Float, Scalar
 from amp_attention.channels._loss import AbstractLoss, LossDerivatives
-from amp_attention.numerics.lanes import solve_symmetric
+from amp_attention.numerics.lanes import eliminate, solve_symmetric
 
 _MAX_STEPS = 200
 _TOGETHER = 4  # steps of all lanes together
@@ -69,10 +69,10 @@ def damped_newton(
     """Levenberg-damped Newton steps on many small problems, one a lane (last axis), as an optax transformation.
 
     Update of a lane: z ← z − (∇² + μI)⁻¹∇, accepted only if the shifted Hessian is positive definite and the objective
-    does not grow, or the step is too short for the objective to tell; otherwise z stays and μ grows. μ falls back to 0
-    as steps are accepted, so convergence is quadratic. A lane has settled when rounding alone makes up its gradient, or
-    an unshifted step was so short that the square of its length, the next step, would be below rounding; when not
-    `thorough`, below the square root of that.
+    does not grow, up to rounding; otherwise z stays and μ grows. μ falls back to 0 as steps are accepted, so
+    convergence is quadratic. A lane has settled when rounding alone makes up its gradient, or an unshifted step was so
+    short that the square of its length, the next step, would be below rounding; when not `thorough`, below the square
+    root of that.
 
     The state remembers the derivatives at the current points, so a step costs one evaluation of the loss.
     """
@@ -95,14 +95,16 @@ def damped_newton(
         del updates, extra
         here, shift = objective.of(params, state.loss), state.shift
         shifted = here.hessian + shift[None, None] * jnp.eye(params.shape[0], dtype=params.dtype)[..., None]
-        step, pivot = solve_symmetric(shifted, -here.gradient[:, None])
+        step, pivot = eliminate(shifted, -here.gradient[:, None])
         step = step[:, 0]
         trial = params + step
         loss = objective.loss.derivatives(trial, objective.y)
 
         eps, scale, length = jnp.finfo(params.dtype).eps, 1 + _size(params), _size(step)
-        lower = objective.value(trial, loss.values) <= here.values + 4 * eps * jnp.abs(here.values)
-        accept = ~state.settled & (pivot > 0) & ((length <= jnp.sqrt(eps) * scale) | lower)
+        # Rounding of z alone changes both terms of the objective, whose slopes cancel where they matter.
+        rounding = jnp.abs(here.values) + scale * jnp.sum(jnp.abs(params - objective.omega), axis=0)
+        lower = objective.value(trial, loss.values) <= here.values + 4 * eps * rounding
+        accept = ~state.settled & (pivot > 0) & lower
         step = jnp.where(accept, step, jnp.zeros_like(step))
         loss = jax.tree.map(lambda new, old: jnp.where(accept, new, old), loss, state.loss)
 
@@ -244,7 +246,6 @@ def _proximal_point_jvp(primals, tangents, **options):
 
     _, change = eqx.filter_jvp(equation, primals, tangents)
     hessian = Proximal(loss, omega, y, variance).of(z, derivatives).hessian
-    dz, _ = solve_symmetric(hessian, -change[:, None])
-    dz = dz[:, 0]
+    dz = solve_symmetric(hessian, -change[:, None])[:, 0]
     _, moved = eqx.filter_jvp(lambda loss, z, y: loss.derivatives(z, y), (loss, z, y), (d_loss, dz, d_y))
     return (z, derivatives), (dz, moved)

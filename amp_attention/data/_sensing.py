@@ -15,6 +15,8 @@ from amp_attention.data._chunks import fold_chunks
 from amp_attention.data._tokens import AbstractTokens
 from amp_attention.numerics.packing import diagonal_weights, packed_size, positions, upper_triangle
 
+_WRITTEN_OUT = 4  # tokens up to which scores are written out as products and sums; einsum multiplies small matrices
+
 
 def _on_diagonal(tokens: int, dtype) -> Array:
     """δ_ab of the K packed pairs, shape (K, 1)."""
@@ -25,9 +27,11 @@ def _on_diagonal(tokens: int, dtype) -> Array:
 def _scores(S, X):
     n, tokens, d = X.shape
     mapped = jnp.matmul(X.reshape(n * tokens, d), S, precision="highest").reshape(X.shape)
-    # Products and sums, which the compiler fuses; einsum would call a matrix product for each sample.
-    h = [jnp.sum(X[:, a] * mapped[:, b], axis=-1) for a, b in zip(*upper_triangle(tokens), strict=True)]
-    z = jnp.stack(h) / jnp.asarray(diagonal_weights(tokens), S.dtype)[:, None]
+    if tokens > _WRITTEN_OUT:
+        h = jnp.einsum("nad,nbd->abn", X, mapped, precision="highest")[upper_triangle(tokens)]
+    else:
+        h = jnp.stack([jnp.sum(X[:, a] * mapped[:, b], axis=-1) for a, b in zip(*upper_triangle(tokens), strict=True)])
+    z = h / jnp.asarray(diagonal_weights(tokens), S.dtype)[:, None]
     centre = jnp.trace(S) / math.sqrt(2)
     return (z - _on_diagonal(tokens, z.dtype) * centre) / math.sqrt(d)
 

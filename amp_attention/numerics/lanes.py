@@ -1,7 +1,7 @@
 """Small dense linear algebra on many lanes at once, with the lanes (samples) on the last axis.
 
-LAPACK called on a batch of 3×3 systems spends its time in the calls. Elimination written out over whole rows of lanes
-is a handful of fused vector instructions per pivot instead; beyond a few unknowns it only makes programs long.
+LAPACK called on a batch of 3×3 systems spends its time in the calls; elimination over whole rows of lanes is a handful
+of vector instructions per pivot instead.
 """
 
 import jax
@@ -10,7 +10,7 @@ from jax.scipy.linalg import solve_triangular
 
 from amp_attention._typing import Array, Float
 
-_WRITTEN_OUT = 6  # unknowns, the scores of T = 3 tokens
+_TOGETHER = 28  # unknowns, the scores of T = 7 tokens
 _LANES = 1024
 _LANE_NUMBERS = 1_000_000  # in the K×K matrices of all lanes
 
@@ -20,40 +20,54 @@ def lane_count(size: int) -> int:
     return max(1, min(_LANES, _LANE_NUMBERS // size**2))
 
 
-def solve_symmetric(
-    matrix: Float[Array, "K K n"], right: Float[Array, "K m n"]
-) -> tuple[Float[Array, "K m n"], Float[Array, " n"]]:
-    """Solve a symmetric system in every lane by LDLᵀ elimination without pivoting.
+def solve_symmetric(matrix: Float[Array, "K K n"], right: Float[Array, "K m n"]) -> Float[Array, "K m n"]:
+    """Solve a symmetric positive definite system in every lane.
+
+    Derivatives of every order and mode are those of the solution: the elimination is not differentiated.
 
     Args:
-        matrix: symmetric matrices, one a lane; positive definite for the answer to be trusted.
+        matrix: one a lane.
         right: right-hand sides, m columns a lane.
+    """
+    return jax.lax.custom_linear_solve(
+        lambda x: jnp.sum(matrix[:, :, None] * x[None], axis=1),
+        right,
+        lambda _, right: eliminate(matrix, right)[0],
+        symmetric=True,
+    )
+
+
+def eliminate(
+    matrix: Float[Array, "K K n"], right: Float[Array, "K m n"]
+) -> tuple[Float[Array, "K m n"], Float[Array, " n"]]:
+    """`solve_symmetric` by elimination without pivoting, for any symmetric matrix.
 
     Returns:
         The solutions, and the smallest pivot of each lane: positive exactly where the matrix is positive definite.
     """
-    return (_eliminate if matrix.shape[0] <= _WRITTEN_OUT else _cholesky)(matrix, right)
+    return (_gauss_jordan if matrix.shape[0] <= _TOGETHER else _cholesky)(matrix, right)
 
 
-def _eliminate(matrix, right):
+def _reciprocal(pivot):
+    """A pivot of exactly 0 is one that rounding has lost beside far larger entries: nothing is known along it."""
+    lost = pivot == 0
+    return jnp.where(lost, jnp.zeros_like(pivot), 1 / jnp.where(lost, jnp.ones_like(pivot), pivot))
+
+
+def _gauss_jordan(matrix, right):
+    """Every pivot clears its column, above and below."""
     size = matrix.shape[0]
-    A = [[matrix[k, j] for j in range(size)] for k in range(size)]
-    x = [right[k] for k in range(size)]
-    factors = [[None] * size for _ in range(size)]
-    for k in range(size):
-        # A pivot of exactly 0 is one that rounding has lost beside far larger entries: nothing is known along it.
-        lost = A[k][k] == 0
-        inverse = jnp.where(lost, jnp.zeros_like(A[k][k]), 1 / jnp.where(lost, jnp.ones_like(A[k][k]), A[k][k]))
-        for i in range(k + 1, size):
-            factors[k][i] = A[k][i] * inverse
-            for j in range(i, size):
-                A[i][j] = A[i][j] - factors[k][i] * A[k][j]
-            x[i] = x[i] - factors[k][i][None] * x[k]
-        x[k] = x[k] * inverse[None]
-    for k in reversed(range(size)):
-        for i in range(k + 1, size):
-            x[k] = x[k] - factors[k][i][None] * x[i]
-    return jnp.stack(x), jnp.min(jnp.stack([A[k][k] for k in range(size)]), axis=0)
+    rows = jnp.arange(size)[:, None]
+
+    def clear(k, carry):
+        A, x = carry
+        pivot_row, pivot_right = A[k], x[k]
+        factor = jnp.where(rows == k, jnp.zeros_like(A[:, k]), A[:, k] * _reciprocal(pivot_row[k])[None])
+        return A - factor[:, None] * pivot_row[None], x - factor[:, None] * pivot_right[None]
+
+    A, x = jax.lax.fori_loop(0, size, clear, (matrix, right))
+    pivots = jnp.diagonal(A).T
+    return x * _reciprocal(pivots)[:, None], jnp.min(pivots, axis=0)
 
 
 def _cholesky(matrix, right):

@@ -68,8 +68,12 @@ def pack(h: Float[Array, "T T *n"]) -> Float[Array, "K *n"]:
 def symmetric_gradient(rows: Float[Array, "T T *n"]) -> Float[Array, "K *n"]:
     """Derivative in the packed z of a function of h = `unpack(z)`, from that in each entry h_ab taken by itself."""
     tokens = rows.shape[0]
-    upper = zip(*upper_triangle(tokens), strict=True)
-    z = jnp.stack([rows[a, b] if a == b else rows[a, b] + rows[b, a] for a, b in upper])
+    upper = upper_triangle(tokens)
+    if tokens > _WRITTEN_OUT:
+        a, b = upper
+        z = rows[a, b] + rows[b, a] * _lanes(a != b, rows[0])
+    else:
+        z = jnp.stack([rows[a, b] if a == b else rows[a, b] + rows[b, a] for a, b in zip(*upper, strict=True)])
     return z * _lanes(diagonal_weights(tokens), z)
 
 
@@ -84,10 +88,14 @@ def symmetric_hessian(rows: Float[Array, "T T T n"]) -> Float[Array, "K K n"]:
     scale = jnp.asarray(weights[:, None] * weights[None, :], rows.dtype)[..., None]
     left = np.repeat(position, tokens, axis=1).ravel()
     right = np.tile(position, tokens).ravel()
-    if tokens > _WRITTEN_OUT:
-        blank = jnp.zeros((weights.size, weights.size, n), rows.dtype)
-        return blank.at[left, right].add(rows.reshape(-1, n)) * scale
     entries = rows.reshape(-1, n)
+    if tokens > _WRITTEN_OUT:
+        # Two rows at most meet at (k, l), both where k = l = (a, b); the others are sent to a row of zeros.
+        sources = np.full((2, weights.size, weights.size), tokens**3)
+        for index, pair in enumerate(zip(left, right, strict=True)):
+            sources[int(sources[(0, *pair)] < tokens**3), *pair] = index
+        entries = jnp.concatenate([entries, jnp.zeros((1, n), rows.dtype)])
+        return (entries[sources[0]] + entries[sources[1]]) * scale
     zero = jnp.zeros((n,), rows.dtype)
     sums = {}
     for index, pair in enumerate(zip(left, right, strict=True)):

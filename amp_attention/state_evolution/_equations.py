@@ -1,9 +1,11 @@
 """Free entropy Φ and the equations that make it stationary."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 
-from amp_attention._typing import Array, Float, Scalar
+from amp_attention._typing import Array, Bool, Float, Scalar
 from amp_attention.channels import ChannelAverage
 from amp_attention.numerics.validation import whole_number
 from amp_attention.problem import AttentionProblem
@@ -35,6 +37,7 @@ def state_evolution_nodes(problem: AttentionProblem, nodes: int = 4096, replicas
         Array (replicas, points, D) in the problem's dtype.
     """
     nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
+    seed = whole_number("seed", seed, 0)
     return jnp.asarray(problem.channel.nodes(problem.target, nodes, replicas, seed), problem.alpha.dtype)
 
 
@@ -45,9 +48,21 @@ def conjugates(alpha: Scalar, d_Sigma: Array, d_m: Array, d_q: Array) -> tuple[A
 
 def channel_equations(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> Float[Array, "3"]:
     """(Σ̂, m̂, q̂) of the overlaps (Σ, m, q)."""
+    return channel_step(problem, overlaps, nodes)[0]
+
+
+def channel_step(
+    problem: AttentionProblem,
+    overlaps: Float[Array, "3"],
+    nodes: Nodes,
+    warm: Any = None,
+    thorough: Bool[Array, ""] | bool = True,
+) -> tuple[Float[Array, "3"], Any]:
+    """`channel_equations` with the memory of the channel: its `points` of the last call become `warm` in the next."""
     Sigma, m, q = overlaps
-    gradient = problem.channel.gradient(problem.target, Sigma, m, q, nodes)
-    return jnp.stack([jnp.mean(x) for x in conjugates(problem.alpha, *gradient)])
+    found = problem.channel.gradient(problem.target, Sigma, m, q, nodes, warm, thorough)
+    hats = conjugates(problem.alpha, found.d_Sigma, found.d_m, found.d_q)
+    return jnp.stack([jnp.mean(x) for x in hats]), found.points
 
 
 def prior_equations(problem: AttentionProblem, hats: Float[Array, "3"]) -> Float[Array, "3"]:
@@ -74,5 +89,10 @@ def free_entropy(problem: AttentionProblem, order: OrderParameters, nodes: Nodes
     Source: arXiv:2509.24914.
     """
     average: ChannelAverage = problem.channel.average(problem.target, order.Sigma, order.m, order.q, nodes)
+    return free_entropy_of(problem, order, jnp.mean(average.potential))
+
+
+def free_entropy_of(problem: AttentionProblem, order: OrderParameters, M: Scalar) -> Scalar:
+    """`free_entropy` where M is known."""
     prior = problem.denoiser.potential(problem.target.law, order.Sigma_hat, order.m_hat, order.q_hat)
-    return legendre_coupling(order) + problem.alpha * jnp.mean(average.potential) + prior
+    return legendre_coupling(order) + problem.alpha * M + prior

@@ -1,6 +1,6 @@
 """What state evolution predicts at a fixed point, with the standard error of every number."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from amp_attention.state_evolution._equations import (
     Nodes,
     OrderParameters,
     conjugates,
+    free_entropy_of,
     legendre_coupling,
 )
 
@@ -116,19 +117,41 @@ def _conjugates(problem: AttentionProblem, average: ChannelAverage) -> tuple[Arr
     return conjugates(problem.alpha, average.d_Sigma, average.d_m, average.d_q)
 
 
-def report(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> FixedPoint:
-    """Every observable at solved overlaps, differentiable in all arguments; no error bars."""
-    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes))
+def _channel(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, warm, thorough) -> ChannelAverage:
+    Sigma, m, q = overlaps
+    return problem.channel.average(problem.target, Sigma, m, q, nodes, warm, thorough)
+
+
+def report(
+    problem: AttentionProblem,
+    overlaps: Float[Array, "3"],
+    nodes: Nodes,
+    warm: Any = None,
+    thorough: Bool[Array, ""] | bool = True,
+) -> FixedPoint:
+    """Every observable at solved overlaps, differentiable in all arguments; no error bars.
+
+    `warm` and `thorough` are those of the channel's average.
+    """
+    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, warm, thorough))
     prior = problem.denoiser.average(problem.target.law, *_conjugates(problem, mean))
     return _report(problem, overlaps, mean, prior)
 
 
-def _channel(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> ChannelAverage:
+def free_entropy_at(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, warm: Any) -> Scalar:
+    """Φ at overlaps whose samples' problems are solved already, and the conjugates that go with them."""
+    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, warm, False))
     Sigma, m, q = overlaps
-    return problem.channel.average(problem.target, Sigma, m, q, nodes)
+    return free_entropy_of(problem, OrderParameters(Sigma, m, q, *_conjugates(problem, mean)), mean.potential)
 
 
-def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes) -> FixedPoint:
+def report_with_errors(
+    problem: AttentionProblem,
+    overlaps: Float[Array, "3"],
+    nodes: Nodes,
+    warm: Any = None,
+    thorough: Bool[Array, ""] | bool = True,
+) -> FixedPoint:
     """`report` with standard errors by linear response: nothing is solved again, and they carry no derivative.
 
     Replica r of the nodes changes the channel averages by a_r, hence the fixed point of x = F(x, a) by
@@ -137,7 +160,7 @@ def report_with_errors(problem: AttentionProblem, overlaps: Float[Array, "3"], n
     """
 
     def averages(x):
-        average = _channel(problem, x, nodes)
+        average = _channel(problem, x, nodes, warm, thorough)
         return jax.tree.map(jnp.mean, average), average
 
     def priors(hats):

@@ -1,6 +1,7 @@
 """Fixed points of a map by Newton's method, with damped iteration wherever Newton does not help."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,7 +12,8 @@ from amp_attention._typing import Array, Bool, Float, Int, Scalar
 
 _MOST_DAMPING = 0.99
 _MOST_INVALID = 20
-_NEAR = 0.03  # per coordinate
+_NEAR = 0.03  # of a known solution, per coordinate
+_FAR = 0.3  # from the last evaluation, per coordinate
 _MOST_STALE = 100  # evaluations without a new best residual after which there is no more to be had
 
 
@@ -34,6 +36,10 @@ class FixedPointState(eqx.Module):
         evaluations: calls of F so far.
         invalid: damped candidates in a row at which F was not finite.
         stale: evaluations since the best norm last fell.
+        memory: what F remembers of its last evaluation.
+        thorough: whether the next evaluation of F is to be thorough.
+        confirming: whether it is there to confirm a solution.
+        doubted: whether a solution was not confirmed.
     """
 
     y: Float[Array, " N"]
@@ -51,6 +57,10 @@ class FixedPointState(eqx.Module):
     evaluations: Int[Array, ""]
     invalid: Int[Array, ""]
     stale: Int[Array, ""]
+    memory: Any
+    thorough: Bool[Array, ""]
+    confirming: Bool[Array, ""]
+    doubted: Bool[Array, ""]
 
 
 class SafeguardedNewton(eqx.Module):
@@ -61,6 +71,10 @@ class SafeguardedNewton(eqx.Module):
     rejection only if they halve the smallest one seen. The k-th rejection is followed by 2^min(k, 4) damped steps,
     always accepted: the solver converges wherever damped iteration does, and Newton steps can only shorten it. Damping
     rises when a damped step is not finite, or overshoots: F(y) − y turns round and grows.
+
+    F may be cheap to evaluate near its last evaluation, at the risk of being another branch of what it should be: after
+    short Newton steps. A solution is confirmed by a thorough evaluation; if it disagrees, all are from then on, and the
+    run starts anew where it is.
 
     Args:
         tolerance: on the residual of the undamped map.
@@ -78,7 +92,7 @@ class SafeguardedNewton(eqx.Module):
     known: Float[Array, " N"] | None = None
     radius: float = 1.0
 
-    def init(self, y: Float[Array, " N"]) -> FixedPointState:
+    def init(self, y: Float[Array, " N"], memory: Any = None) -> FixedPointState:
         """Before the first evaluation, at the start y."""
         infinite = jnp.asarray(jnp.inf, y.dtype)
         return FixedPointState(
@@ -97,22 +111,29 @@ class SafeguardedNewton(eqx.Module):
             evaluations=jnp.int32(0),
             invalid=jnp.int32(0),
             stale=jnp.int32(0),
+            memory=memory,
+            thorough=jnp.asarray(True),
+            confirming=jnp.asarray(False),
+            doubted=jnp.asarray(False),
         )
 
     def step(self, function: Callable, mix: Callable, state: FixedPointState) -> FixedPointState:
         """Evaluate F at the candidate, accept it or not, and choose the next candidate.
 
-        `function(y)` returns F(y), the residual to judge convergence by, and whether to jump to F(y) next;
-        `mix(y, F(y), damping)` is the damped step.
+        `function(y, memory, thorough)` returns F(y), the residual to judge convergence by, whether to jump to F(y)
+        next, and the memory of the next evaluation; `mix(y, F(y), damping)` is the damped step.
         """
 
         def displacement(y):
-            image, residual, jump = function(y)
-            return image - y, (image - y, residual, jump)
+            image, residual, jump, memory = function(y, state.memory, state.thorough)
+            return image - y, (image - y, residual, jump, memory)
 
-        jacobian, (step, residual, jump) = jax.jacfwd(displacement, has_aux=True)(state.candidate)
+        jacobian, (step, residual, jump, memory) = jax.jacfwd(displacement, has_aux=True)(state.candidate)
         norm = jnp.max(jnp.abs(step))
         finite = jnp.isfinite(norm)
+        solved = residual <= self.tolerance
+        doubted = state.doubted | (state.confirming & ~solved)
+        state = _anew(state, state.confirming)
         limit = jnp.where(state.rejected == 0, 0.9, 0.5) * state.best
         accept = finite & (~state.newton | (norm < limit))
 
@@ -130,8 +151,11 @@ class SafeguardedNewton(eqx.Module):
         newton_step = -jnp.linalg.solve(jacobian, step)
         length = jnp.max(jnp.abs(newton_step))
         newton_step = newton_step * jnp.minimum(1, self.radius / jnp.maximum(length, self.radius))
-        newton = accept & (wait == 0) & ~jump & jnp.all(jnp.isfinite(newton_step))
+        confirm = accept & solved & ~state.thorough
+        newton = accept & (wait == 0) & ~jump & ~confirm & jnp.all(jnp.isfinite(newton_step))
         damped = mix(y, y + step, jnp.where(jump & accept, jnp.zeros_like(damping), damping))
+        candidate = jnp.where(confirm, y, jnp.where(newton, y + newton_step, damped))
+        far = jnp.max(jnp.abs(candidate - state.candidate)) > _FAR
         return FixedPointState(
             y=y,
             step=step,
@@ -144,7 +168,7 @@ class SafeguardedNewton(eqx.Module):
                 (residual, state.candidate),
                 state.lowest,
             ),
-            candidate=jnp.where(newton, y + newton_step, damped),
+            candidate=candidate,
             newton=newton,
             damping=damping,
             rejected=rejected,
@@ -152,6 +176,10 @@ class SafeguardedNewton(eqx.Module):
             evaluations=state.evaluations + 1,
             stale=jnp.where(accept & (norm < state.best), 0, state.stale + 1),
             invalid=jnp.where(failed, state.invalid + 1, jnp.where(finite, 0, state.invalid)),
+            memory=memory,
+            thorough=doubted | confirm | far | ~newton,
+            confirming=confirm,
+            doubted=doubted,
         )
 
     def stalled(self, state: FixedPointState) -> Bool[Array, ""]:
@@ -166,21 +194,30 @@ class SafeguardedNewton(eqx.Module):
 
     def terminate(self, state: FixedPointState) -> tuple[Bool[Array, ""], RESULTS]:
         """Whether to stop, and how the run then ended."""
-        converged = state.residual <= self.tolerance
+        converged = (state.residual <= self.tolerance) & ~state.confirming
         lost = state.invalid > _MOST_INVALID
         out = (state.evaluations >= self.max_steps) | self.stalled(state) | self.joined(state)
         result = RESULTS.where(lost, RESULTS.left_domain, RESULTS.max_steps_reached)
         return converged | lost | out, RESULTS.where(converged, RESULTS.successful, result)
 
 
+def _anew(state: FixedPointState, where: Bool[Array, ""]) -> FixedPointState:
+    """What has been reached is forgotten `where` F turns out to be another function."""
+    infinite = jnp.asarray(jnp.inf, state.y.dtype)
+    reached = lambda s: (s.norm, s.best, s.lowest[0], s.newton)  # noqa: E731
+    fresh = (infinite, infinite, infinite, jnp.asarray(False))
+    chosen = [jnp.where(where, new, old) for new, old in zip(fresh, reached(state), strict=True)]
+    return eqx.tree_at(reached, state, tuple(chosen))
+
+
 def solve_fixed_point(
-    function: Callable, mix: Callable, start: Float[Array, " N"], solver: SafeguardedNewton
+    function: Callable, mix: Callable, start: Float[Array, " N"], solver: SafeguardedNewton, memory: Any = None
 ) -> tuple[FixedPointState, RESULTS]:
-    """Run the solver to its end, at the point of the smallest residual."""
+    """Run the solver to its end, at the point of the smallest residual; `memory` is that of the first evaluation."""
     state = jax.lax.while_loop(
         lambda state: ~solver.terminate(state)[0],
         lambda state: solver.step(function, mix, state),
-        solver.init(start),
+        solver.init(start, memory),
     )
     result = solver.terminate(state)[1]
     residual, y = state.lowest

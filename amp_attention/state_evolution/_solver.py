@@ -1,24 +1,26 @@
 """Solving state evolution: one problem, the lowest of several starts, a trajectory in time."""
 
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
 from amp_attention.numerics.implicit import implicit_root, trusted
-from amp_attention.numerics.validation import fraction, positive, whole_number
+from amp_attention.numerics.validation import fraction, reachable_tolerance, real_array, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution._equations import (
     Nodes,
     OrderParameters,
     channel_equations,
-    free_entropy,
+    channel_step,
     prior_equations,
-    update,
 )
-from amp_attention.state_evolution._fixed_point import FixedPoint, report, report_with_errors
+from amp_attention.state_evolution._fixed_point import FixedPoint, free_entropy_at, report, report_with_errors
 from amp_attention.state_evolution._newton import SafeguardedNewton, solve_fixed_point
 
 _WARMUP = 3  # damped steps that bring a cold start into the basin of Newton's method
@@ -59,7 +61,8 @@ def solve_state_evolution(
         problem: the problem; λ̃ > 0, or λ̃ = 0 above the interpolation threshold.
         nodes: from `state_evolution_nodes`.
         start: a previous solution's value (continuation) or (Σ, m, q); by default 0, AMP's own start S = 0.
-        tolerance: on the residual max |F(x) − x|/(1 + |x|) of the undamped map; 1e-8 in float64, 1e-5 in float32.
+        tolerance: on the residual max |F(x) − x|/(1 + |x|) of the undamped map; 1e-8 in float64, 1e-5 in float32 by
+            default, and there at least 1e-6, where rounding stops it.
         max_steps: most channel evaluations.
         damping: weight of the OLD iterate in damped steps, in [0, 1); 0.5 by default.
 
@@ -85,7 +88,7 @@ def _run(problem, nodes, start=None, tolerance=None, max_steps=1000, damping=Non
     dtype = problem.alpha.dtype
     max_steps = whole_number("max_steps", max_steps, 1)
     x, near = _start(problem, start)
-    tolerance = default_tolerance(dtype) if tolerance is None else positive("tolerance", tolerance)
+    tolerance = reachable_tolerance("tolerance", default_tolerance(dtype) if tolerance is None else tolerance, dtype)
     damping = 0.5 if damping is None else fraction("damping", damping)
     solver = SafeguardedNewton(
         tolerance=jnp.asarray(tolerance, dtype),
@@ -103,7 +106,12 @@ def _start(problem, start):
         return uninformed_start(problem), False
     if isinstance(start, FixedPoint):
         return start.overlaps, True
-    return start if isinstance(start, tuple) else (start, False)
+    if isinstance(start, tuple):
+        return start
+    overlaps = real_array(start)
+    if overlaps is None or overlaps.shape != (3,) or not (isinstance(start, Tracer) or np.all(np.isfinite(overlaps))):
+        raise ValueError(f"start must be a FixedPoint or three finite numbers (Sigma, m, q), got {start}")
+    return start, False
 
 
 class _Chart(eqx.Module):
@@ -134,24 +142,35 @@ class _Chart(eqx.Module):
         return self.coordinates(damping * self.overlaps(y) + (1 - damping) * self.overlaps(image))
 
 
-def _equation(y: Float[Array, "3"], args: tuple[AttentionProblem, Nodes]):
-    """(image, residual, collapsed) of the chart's coordinates y under one plain step of state evolution."""
-    problem, nodes = args
+class _Given(NamedTuple):
+    """What the equations depend on, and where the samples' problems are solved from: see `channel_step`."""
+
+    problem: AttentionProblem
+    nodes: Nodes
+    warm: Any = None
+    thorough: Bool[Array, ""] | bool = True
+
+
+def _equation(y: Float[Array, "3"], given: _Given):
+    """(image, residual, collapsed, points) of the chart's coordinates y under one plain step of state evolution."""
+    problem = given.problem
     chart = _Chart(problem.target.score_variance)
     x = chart.overlaps(y)
-    image = update(problem, x, nodes)
+    hats, points = channel_step(problem, x, *given[1:])
+    image = prior_equations(problem, hats)
     residual = jnp.max(jnp.abs(image - x) / (1 + jnp.abs(x)))
-    return chart.coordinates(image), residual, jnp.all(image == 0)
+    return chart.coordinates(image), residual, jnp.all(image == 0), points
 
 
-def _displacement(y: Float[Array, "3"], args: tuple[AttentionProblem, Nodes]) -> Float[Array, "3"]:
+def _displacement(y: Float[Array, "3"], given: _Given) -> Float[Array, "3"]:
     """F(y) − y: zero at a fixed point."""
-    return _equation(y, args)[0] - y
+    return _equation(y, given)[0] - y
 
 
 class _Candidate(eqx.Module):
     """Where a search ended; carries no derivative. The free entropy is infinite where it did not converge."""
 
+    points: Any
     overlaps: Float[Array, "3"]
     coordinates: Float[Array, "3"]
     free_entropy: Scalar
@@ -166,25 +185,31 @@ def _search(problem: AttentionProblem, nodes: Nodes, start: Float[Array, "3"], s
     """Iterate from one start."""
     chart = _Chart(problem.target.score_variance)
     state, result = solve_fixed_point(
-        lambda y: _equation(y, (problem, nodes)), chart.mix, chart.coordinates(start), solver
+        lambda y, warm, thorough: _equation(y, _Given(problem, nodes, warm, thorough)),
+        chart.mix,
+        chart.coordinates(start),
+        solver,
+        problem.channel.unsolved(nodes),
     )
     overlaps, successful = chart.overlaps(state.y), result == RESULTS.successful
-
-    def evaluated():
-        hats = channel_equations(problem, overlaps, nodes)
-        return free_entropy(problem, OrderParameters(*overlaps, *hats), nodes)
-
-    potential = jax.lax.cond(successful, evaluated, lambda: jnp.full_like(state.residual, jnp.inf))
+    potential = jax.lax.cond(
+        successful,
+        lambda: free_entropy_at(problem, overlaps, nodes, state.memory),
+        lambda: jnp.full_like(state.residual, jnp.inf),
+    )
     coordinates = jnp.where(successful, state.y, jnp.full_like(state.y, jnp.inf))
     evaluations = state.evaluations + successful.astype(jnp.int32)
-    return _Candidate(overlaps, coordinates, potential, result, state.residual, solver.stalled(state), evaluations)
+    ended = (overlaps, coordinates, potential, result, state.residual, solver.stalled(state), evaluations)
+    return _Candidate(state.memory, *ended)
 
 
 @eqx.filter_jit
 def _attach(problem: AttentionProblem, nodes: Nodes, found: _Candidate) -> Solution[FixedPoint]:
     """The solution at the fixed point that a search has found."""
-    problem, overlaps = _differentiable(problem, nodes, found.overlaps, found.result == RESULTS.successful)
-    point = report_with_errors(problem, overlaps, nodes)
+    successful = found.result == RESULTS.successful
+    points, thorough = jax.lax.stop_gradient((found.points, ~successful))
+    given = _differentiable(_Given(problem, nodes, points, thorough), found.overlaps, successful)
+    point = report_with_errors(*given)
     errors = point.errors.overlaps / (1 + jnp.abs(point.overlaps))
     # With finitely many nodes F jumps where a node changes between two minima; no fixed point need exist then.
     unresolved = (found.result == RESULTS.max_steps_reached) & found.stalled & (found.residual <= jnp.max(errors))
@@ -194,15 +219,13 @@ def _attach(problem: AttentionProblem, nodes: Nodes, found: _Candidate) -> Solut
     return Solution(point, result, {"iterations": found.evaluations + 1, "residual": found.residual})
 
 
-def _differentiable(
-    problem: AttentionProblem, nodes: Nodes, overlaps: Float[Array, "3"], valid: Bool[Array, ""]
-) -> tuple[AttentionProblem, Float[Array, "3"]]:
-    """The problem and its overlaps, already found, as functions of the problem: NaN derivatives unless `valid`."""
-    overlaps, nodes = jax.lax.stop_gradient((overlaps, nodes))
-    problem = trusted(problem, valid)
-    chart = _Chart(problem.target.score_variance)
+def _differentiable(given: _Given, overlaps: Float[Array, "3"], valid: Bool[Array, ""]):
+    """(problem, overlaps, and the rest of `given`): functions of the problem, with NaN derivatives unless `valid`."""
+    overlaps, nodes = jax.lax.stop_gradient((overlaps, given.nodes))
+    given = given._replace(problem=trusted(given.problem, valid), nodes=nodes)
+    chart = _Chart(given.problem.target.score_variance)
     y = jax.lax.stop_gradient(chart).coordinates(overlaps)
-    return problem, chart.overlaps(implicit_root(_displacement, y, (problem, nodes)))
+    return given.problem, chart.overlaps(implicit_root(_displacement, y, given)), *given[1:]
 
 
 def implicit_fixed_point(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> FixedPoint:
@@ -218,15 +241,14 @@ def implicit_fixed_point(problem: AttentionProblem, nodes: Nodes, solution: Solu
         another problem.
     """
     valid = solves(problem, nodes, solution)
-    problem, overlaps = _differentiable(problem, nodes, solution.value.overlaps, valid)
-    return report(problem, overlaps, nodes)
+    return report(*_differentiable(_Given(problem, nodes), solution.value.overlaps, valid))
 
 
 def solves(problem: AttentionProblem, nodes: Nodes, solution: Solution[FixedPoint]) -> Bool[Array, ""]:
     """Whether a solution is `successful` and one of this problem: the residual of its equations is about its own."""
     problem, nodes, found = jax.lax.stop_gradient((problem, nodes, solution))
     y = _Chart(problem.target.score_variance).coordinates(found.value.overlaps)
-    _, residual, _ = _equation(y, (problem, nodes))
+    residual = _equation(y, _Given(problem, nodes))[1]
     return found.successful & (residual <= 10 * found.stats["residual"] + 100 * default_tolerance(y.dtype))
 
 

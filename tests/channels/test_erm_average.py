@@ -27,7 +27,7 @@ def test_envelope_derivatives_are_the_gradient_of_the_potential(tokens, beta):
     def potential(x):
         return jnp.mean(channel.average(target, *x, nodes).potential)
 
-    envelope = jnp.stack([jnp.mean(d) for d in channel.gradient(target, *x, nodes)])
+    envelope = jnp.stack([jnp.mean(d) for d in channel.gradient(target, *x, nodes)[:3]])
     np.testing.assert_allclose(jax.jit(jax.grad(potential))(x), envelope, rtol=1e-11, atol=1e-13)
 
 
@@ -36,7 +36,7 @@ def test_hessian_of_the_potential_is_symmetric_and_right():
 
     @jax.jit
     def gradient(x):
-        return jnp.stack([jnp.mean(d) for d in channel.gradient(target, *x, nodes)])
+        return jnp.stack([jnp.mean(d) for d in channel.gradient(target, *x, nodes)[:3]])
 
     hessian = jax.jit(jax.jacfwd(gradient))(x)
     np.testing.assert_allclose(hessian, hessian.T, atol=1e-13)
@@ -49,7 +49,7 @@ def test_hessian_of_the_potential_is_symmetric_and_right():
 def test_average_and_gradient_are_one_computation():
     target, channel, nodes, x = setting()
     average = channel.average(target, *x, nodes)
-    for a, b in zip((average.d_Sigma, average.d_m, average.d_q), channel.gradient(target, *x, nodes), strict=True):
+    for a, b in zip((average.d_Sigma, average.d_m, average.d_q), channel.gradient(target, *x, nodes)[:3], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13)
 
 

@@ -136,12 +136,12 @@ def test_converges_where_damping_does_and_faster(slug, start):
 
 
 def test_a_search_cut_short_ends_at_its_best_point():
-    """The residual rises on the way to this fixed point; what is returned never does."""
+    """The residual rises on the way to this fixed point; what is returned never does, to the accuracy it has."""
     problem = attention_problem(**HARD["interpolation-peak"])
     nodes = state_evolution_nodes(problem, 1024)
     short = [solve_state_evolution(problem, nodes, max_steps=count) for count in range(1, 16)]
     changes = np.diff([float(solution.stats["residual"]) for solution in short])
-    assert np.all(changes <= 0) and np.any(changes == 0)
+    assert np.all(changes <= 1e-13) and np.any(changes == 0)
 
 
 def test_rank_collapse_is_an_ordinary_point():
