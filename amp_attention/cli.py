@@ -30,6 +30,7 @@ from amp_attention._cli.options import (
     INSTANCES,
     OUTPUT,
     SOLVER,
+    CheckpointOptions,
     InstanceOptions,
     NodeOptions,
     ObservableOptions,
@@ -69,10 +70,11 @@ def state_evolution(
     problem: ProblemOptions = ProblemOptions(),
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """What does training find at d → ∞? Solves the state evolution on a grid of (alpha, lam)."""
-    request = Request("state-evolution", problem, solver, output, nodes=nodes)
+    request = Request("state-evolution", problem, solver, output, nodes, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
     prepare(solver.dtype, solver.devices, solver.distributed)
@@ -81,7 +83,9 @@ def state_evolution(
 
     grid, settings = build.problems(request), build.theory_settings(request)
     found = results.Results(request, _arguments)
-    return found.answer(lambda _: state_evolution_sweep(grid, settings), len(grid), figures.theory_figures)
+    store = build.sweep_store(request)
+    points = lambda _: state_evolution_sweep(grid, settings, store=store)  # noqa: E731
+    return found.answer(points, len(grid), figures.theory_figures, store)
 
 
 @app.command
@@ -89,22 +93,29 @@ def amp(
     *,
     problem: ProblemOptions = ProblemOptions(),
     instance: InstanceOptions = InstanceOptions(),
-    data: Annotated[Path | None, path("Tokens X and labels y from this .npz file.", group=INSTANCES)] = None,
+    data: Annotated[
+        Path | None,
+        path(
+            "Tokens X and labels y from this .npz file, or X from a .npy file that may exceed memory.", group=INSTANCES
+        ),
+    ] = None,
+    labels: Annotated[Path | None, path("Labels y for --data X.npy, from this .npy file.", group=INSTANCES)] = None,
     save_estimate: Annotated[Path | None, path("Write the learned S to this .npy file.", group=OUTPUT)] = None,
     estimator: Annotated[Literal["erm", "bayes"], option("What AMP estimates.", show=False)] = "erm",
     schedule: Annotated[Literal["se", "empirical"] | None, option("Of --estimator bayes.", show=False)] = None,
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """What does AMP find at finite d, on drawn instances or on your own data?"""
-    request = Request("amp", problem, solver, output, instance=instance)
+    request = Request("amp", problem, solver, output, instance=instance, checkpoints=checkpoints)
     check_unavailable(request, estimator, schedule)
     check_problem(request)
     check_finite(request)
     check_estimate(save_estimate, request)
-    if data is not None:
-        check_data(problem, instance, data)
-    return _finite(request, data, save_estimate)
+    check_data(problem, instance, data, labels)
+    files = [path for path in (data, labels) if path is not None]
+    return _finite(request, files, save_estimate)
 
 
 @app.command
@@ -114,10 +125,11 @@ def train(
     instance: InstanceOptions = InstanceOptions(),
     training: TrainingOptions = TrainingOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """What does gradient training of the weights reach on the same instances?"""
-    request = Request("train", problem, solver, output, instance=instance, training=training)
+    request = Request("train", problem, solver, output, NodeOptions(), instance, training, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
     check_finite(request)
@@ -134,10 +146,11 @@ def compare(
     bound: Annotated[Literal["bayes"] | None, option("Add this line to the learning curve.", show=False)] = None,
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """Do theory, AMP and training agree? The three on one grid, with figures."""
-    request = Request("compare", problem, solver, output, nodes, instance, training)
+    request = Request("compare", problem, solver, output, nodes, instance, training, checkpoints=checkpoints)
     check_unavailable(request, bound=bound)
     check_without(without, training)
     check_problem(request)
@@ -149,13 +162,14 @@ def compare(
     grid, theory, finite = build.problems(request), build.theory_settings(request), build.finite_settings(request)
     build.warn_if_another_target(grid[0].target.law, finite.d)
     engines = ("amp",) if without == "train" else ("amp", "train")
-    store = build.run_store(request, {"engines": list(engines)})
     found = results.Results(request, _arguments)
     found.parameters |= {"d": finite.d, "repeats": finite.repeats}
+    store = build.sweep_store(request, engines=engines)
     return found.answer(
         lambda tell: experiments.compare(grid, theory, finite, engines=engines, store=store, progress=tell),
         len(grid),
         lambda points, parameters: figures.comparison_figures(points, parameters, theory),
+        store,
     )
 
 
@@ -168,12 +182,15 @@ def sensitivity(
     instance: InstanceOptions = InstanceOptions(),
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """How does a prediction change with every number of the problem? Exact derivatives at each fixed point."""
     analysis = {"of": observable.of, "finite_d": finite_d}
     check_observable(observable.of)
-    request = Request("sensitivity", problem, solver, output, nodes, instance, analysis=analysis)
+    request = Request(
+        "sensitivity", problem, solver, output, nodes, instance, analysis=analysis, checkpoints=checkpoints
+    )
     check_unavailable(request)
     check_problem(request)
     if finite_d:
@@ -187,10 +204,12 @@ def sensitivity(
     grid, settings = build.problems(request), build.theory_settings(request)
     finite, gamma = build.finite_settings(request) if finite_d else None, build.gamma_chain(request)
     found = results.Results(request, _arguments)
+    options = {"finite": finite, "gamma": gamma, "store": build.sweep_store(request)}
     return found.answer(
-        lambda tell: sensitivity_sweep(grid, observable.of, settings, finite=finite, gamma=gamma, progress=tell),
+        lambda tell: sensitivity_sweep(grid, observable.of, settings, progress=tell, **options),
         len(grid),
         figures.sensitivity_figures,
+        options["store"],
     )
 
 
@@ -207,6 +226,7 @@ def tune(
     ] = None,
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """Which lam is best at each alpha? Newton on the exact derivative.
@@ -216,7 +236,7 @@ def tune(
     tolerance = gradient_tolerance or (1e-8 if solver.dtype == "float64" else 1e-4)
     analysis = {"of": observable.of, "gradient_tolerance": tolerance}
     check_observable(observable.of)
-    request = Request("tune", problem, solver, output, nodes, analysis=analysis)
+    request = Request("tune", problem, solver, output, nodes, analysis=analysis, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
     check_tuning(request)
@@ -227,10 +247,12 @@ def tune(
 
     (grid, options), settings = build.tuning(request), build.theory_settings(request)
     found = results.Results(request, _arguments)
+    options |= {"tolerance": tolerance, "store": build.sweep_store(request)}
     return found.answer(
-        lambda tell: tuning_sweep(grid, observable.of, settings, tolerance=tolerance, progress=tell, **options),
+        lambda tell: tuning_sweep(grid, observable.of, settings, progress=tell, **options),
         len(grid),
         figures.tuning_figures,
+        options["store"],
     )
 
 
@@ -262,10 +284,11 @@ def spectrum(
     training: TrainingOptions = TrainingOptions(),
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """What is the spectrum of the learned weights? Density, atom, outliers and phase; with --d, beside eigenvalues."""
-    request = Request("spectrum", problem, solver, output, nodes, instance, training, {"engine": engine})
+    request = Request("spectrum", problem, solver, output, nodes, instance, training, {"engine": engine}, checkpoints)
     check_unavailable(request)
     check_problem(request)
     check_spectrum(request)
@@ -279,10 +302,12 @@ def spectrum(
     if finite is not None:
         build.warn_if_another_target(grid[0].target.law, finite.d)
         found.parameters |= {"d": finite.d, "repeats": finite.repeats}
+    store = build.sweep_store(request)
     return found.answer(
-        lambda tell: spectrum_sweep(grid, settings, finite=finite, engine=engine, progress=tell),
+        lambda tell: spectrum_sweep(grid, settings, finite=finite, engine=engine, store=store, progress=tell),
         len(grid),
         lambda points, parameters: figures.spectrum_figures(points, parameters, engine),
+        store,
     )
 
 
@@ -295,6 +320,7 @@ def phase_diagram(
     ] = 3,
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
+    checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """Which phase is the learned spectrum in, and where are the boundaries?
@@ -302,7 +328,8 @@ def phase_diagram(
     Without lists, --alpha is 0.05:2:12:log and --lam 0.01:1:12:log.
     """
     problem = problem.on_grid(alpha=(0.05, 2.0), lam=(0.01, 1.0), count=12)
-    request = Request("phase-diagram", problem, solver, output, nodes, analysis={"outliers": outliers})
+    analysis = {"outliers": outliers}
+    request = Request("phase-diagram", problem, solver, output, nodes, analysis=analysis, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
     prepare(solver.dtype, solver.devices, solver.distributed)
@@ -313,28 +340,32 @@ def phase_diagram(
     diagram = PhaseDiagram(settings, outliers)
     found = results.Results(request, _arguments)
     found.extras = {"boundaries": diagram.boundaries}
+    store = build.sweep_store(request)
     rows = [grid[i : i + len(problem.lams())] for i in range(0, len(grid), len(problem.lams()))]
     return found.answer(
-        lambda tell: diagram.rows(rows, tell),
+        lambda tell: diagram.rows(rows, tell, store),
         len(grid),
         lambda points, parameters: figures.phase_figures(points, parameters, diagram.boundaries),
+        store,
     )
 
 
-def _finite(request: Request, data: Path | None = None, save_estimate: Path | None = None) -> int:
-    """`amp` and `train`: one engine on drawn instances, or on data from a file."""
+def _finite(request: Request, data: Sequence[Path] = (), save_estimate: Path | None = None) -> int:
+    """`amp` and `train`: one engine on drawn instances, or on data from a file or two."""
     prepare(request.solver.dtype, request.solver.devices, request.solver.distributed)
     from amp_attention._cli import build, figures, results
 
-    setup = build.finite_setup(request) if data is None else build.data_setup(request, data)
+    setup = build.data_setup(request, data) if data else build.finite_setup(request)
     if save_estimate is not None:
         setup = setup.keeping_matrices()
     found = results.Results(request, _arguments, setup.overrides)
     found.parameters |= {"d": setup.settings.d, "repeats": setup.settings.repeats}
+    store = build.sweep_store(request, setup.overrides, setup.files, matrices=setup.settings.keep_matrices)
     status = found.answer(
-        lambda tell: setup.points(request.command, tell),
+        lambda tell: setup.points(request.command, store, tell),
         len(setup.problems),
         lambda points, parameters: figures.finite_figures(request.command, points, parameters),
+        store,
     )
     if save_estimate is not None and found.points:
         results.save_matrix(save_estimate, found.points[0].runs[0].S)

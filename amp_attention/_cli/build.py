@@ -16,12 +16,14 @@ from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
-from amp_attention.data import Data, available_memory, check_memory, load_npz, sample_size, whiteness
+from amp_attention.data import Data, available_memory, check_memory, load_npy, load_npz, sample_size, whiteness
 from amp_attention.experiments import (
+    NOT_STORED,
     FinitePoint,
     FiniteSettings,
     Instance,
-    RunStore,
+    Steps,
+    SweepStore,
     TheorySettings,
     check_law_memory,
     check_node_memory,
@@ -33,11 +35,10 @@ from amp_attention.experiments import (
     to_json,
 )
 from amp_attention.numerics.packing import packed_size
+from amp_attention.numerics.validation import reachable_tolerance
 from amp_attention.problem import AttentionProblem, attention_head, cast
 from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw, MarchenkoPastur
 from amp_attention.targets import Target
-
-_NOT_OF_THE_RUN = ("checkpoint", "checkpoint_every", "resume")
 
 
 @contextmanager
@@ -131,6 +132,7 @@ def spectral_law(described: dict[str, Any]) -> AbstractSpectralLaw | None:
 def theory_settings(request: Request) -> TheorySettings:
     """How state evolution is solved, after a look at the memory that the nodes need."""
     nodes = request.nodes
+    _check_tolerance(request, 8)
     with usage_errors("--nodes"):
         check_node_memory(request.describe()["tokens"], nodes.nodes, nodes.replicas, _dtype(request))
     return TheorySettings(
@@ -145,6 +147,13 @@ def theory_settings(request: Request) -> TheorySettings:
     )
 
 
+def _check_tolerance(request: Request, rounding: int) -> None:
+    """See `reachable_tolerance`: float32 does not reach all of them."""
+    if request.solver.tolerance is not None:
+        with usage_errors():
+            reachable_tolerance("--tolerance", request.solver.tolerance, _dtype(request), rounding)
+
+
 @dataclass(frozen=True)
 class FiniteSetup:
     """What `amp` and `train` run.
@@ -154,29 +163,30 @@ class FiniteSetup:
         settings: how to run.
         instance: a user's data; None to draw them.
         overrides: entries of the `problem` description that the data have answered.
-        store: of finished runs, with --checkpoint.
+        files: with these data.
     """
 
     problems: list[AttentionProblem]
     settings: FiniteSettings
     instance: Instance | None = None
-    store: RunStore | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[Path] = ()
 
     def keeping_matrices(self) -> "FiniteSetup":
         """The same, with the learned matrices kept in memory."""
         return replace(self, settings=replace(self.settings, keep_matrices=True))
 
-    def points(self, engine: str, tell: Callable[[str], None]) -> Iterator[FinitePoint]:
+    def points(self, engine: str, store: Steps, tell: Callable[[str], None]) -> Iterator[FinitePoint]:
         """One point after the other."""
         for problem in self.problems:
-            options: dict[str, Any] = {"instance": self.instance, "store": self.store, "progress": tell}
+            options: dict[str, Any] = {"instance": self.instance, "store": store, "progress": tell}
             yield run_instances(problem, [engine], self.settings, **options)[engine]
 
 
 def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     """How the engines run at finite d, after a look at the memory that the largest point needs."""
     instance = request.instance
+    _check_tolerance(request, 8 if request.command == "train" else 20)
     given = d is not None
     d = d or instance.d or 100
     if not given:
@@ -199,16 +209,27 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     )
 
 
-def run_store(request: Request, overrides: Mapping[str, Any] | None = None) -> RunStore | None:
-    """The file of --checkpoint, which belongs to one set of options; None without it."""
-    instance = request.instance
-    if instance.checkpoint is None:
-        return None
+def sweep_store(
+    request: Request, overrides: Mapping[str, Any] | None = None, files: Sequence[Path] = (), **more: Any
+) -> Steps:
+    """The file of --checkpoint, which belongs to one set of options and input files; without it nothing is stored.
+
+    Args:
+        request: the command.
+        overrides: entries of the `problem` description that data from a file have answered.
+        files: with these data.
+        **more: what else the numbers depend on.
+    """
+    options = request.checkpoints
+    if options.checkpoint is None:
+        return NOT_STORED
     described = request.describe() | dict(overrides or {})
-    settings = {name: value for name, value in request.settings().items() if name not in _NOT_OF_THE_RUN}
-    fingerprint = json.loads(to_json({"command": request.command, "problem": described, "settings": settings}))
+    target = [] if described["target"] in (None, "marchenko-pastur", "power-law") else [Path(described["target"])]
+    found = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in (*target, *files)}
+    run = {"command": request.command, "problem": described, "settings": request.settings(), "files": found}
     with usage_errors("--checkpoint"):
-        return RunStore(instance.checkpoint, fingerprint, instance.checkpoint_every or 60.0, instance.resume)
+        fingerprint = json.loads(to_json(run | more))
+        return SweepStore(options.checkpoint, fingerprint, options.checkpoint_every or 60.0, options.resume)
 
 
 def warn_if_another_target(law: AbstractSpectralLaw, d: int) -> None:
@@ -225,19 +246,18 @@ def finite_setup(request: Request) -> FiniteSetup:
     """Drawn instances."""
     settings, grid = finite_settings(request), problems(request)
     warn_if_another_target(grid[0].target.law, settings.d)
-    return FiniteSetup(grid, settings, store=run_store(request))
+    return FiniteSetup(grid, settings)
 
 
-def data_setup(request: Request, path: Path) -> FiniteSetup:
-    """A user's tokens and labels, with a warning where the tokens are not white."""
-    check_archive("--data", path, ("X", "y"))
-    with readable("--data", path, ".npz"), usage_errors("--data"):
-        data = load_npz(path, _dtype(request))
+def data_setup(request: Request, files: Sequence[Path]) -> FiniteSetup:
+    """A user's tokens and labels, from one file or two, with a warning where the tokens are not white."""
+    data, path = _user_data(files, _dtype(request)), files[0]
     if data.d < 2:
         raise UsageError(f"--data must hold tokens of dimension d >= 2, got d = {data.d} in {str(path)!r}.")
     _warn_unless_white(path, data)
     alpha = data.n / data.d**2
     overrides = {"alpha": [alpha], "tokens": data.T, "data": str(path)}
+    overrides |= {"labels": str(files[1])} if len(files) > 1 else {}
     overrides |= dict.fromkeys(("kappa0", "noise", "beta0", "target", "gamma", "target_d", "normalise"))
     with usage_errors():
         grid = problem_grid(
@@ -248,14 +268,29 @@ def data_setup(request: Request, path: Path) -> FiniteSetup:
             dtype=_dtype(request),
         )
     settings = finite_settings(request, data.d)
-    instance, store = (
-        given_instance(data, request.solver.seed, settings.mesh),
-        run_store(request, overrides | {"file": [path.stat().st_size, path.stat().st_mtime_ns]}),
-    )
-    return FiniteSetup(grid, settings, instance, store, overrides)
+    return FiniteSetup(grid, settings, given_instance(data, request.solver.seed, settings.mesh), overrides, files)
+
+
+def _user_data(files: Sequence[Path], dtype: Any) -> Data:
+    """X and y in memory from a .npz file; of two .npy files the first, with the tokens, stays where it is."""
+    if len(files) == 1:
+        check_archive("--data", files[0], ("X", "y"))
+        with readable("--data", files[0], ".npz"), usage_errors("--data"):
+            return load_npz(files[0], dtype)
+    for option, path in zip(("--data", "--labels"), files, strict=True):
+        check_array(option, path)
+    with usage_errors("--data, --labels"):
+        return load_npy(files[0], files[1], dtype)
 
 
 def _warn_unless_white(path: Path, data: Data) -> None:
+    needed, available, gib = 4 * (data.T * data.d) ** 2 * data.dtype.itemsize, available_memory(), 2**30
+    if available is not None and needed > available:
+        say(
+            f"warning: whether the tokens of {path} are white is not known: their covariance needs about "
+            f"{needed / gib:.3g} GiB, but {available / gib:.3g} GiB are available."
+        )
+        return
     found = whiteness(data.X)
     if found.far_from_white:
         say(

@@ -19,7 +19,6 @@ from amp_attention._cli.options import (
 from amp_attention._cli.parsing import UsageError
 
 LARGEST_GRID = 1_000_000
-CHECKPOINTED = ("amp", "train", "compare")
 
 
 def refuse(condition: object, sentence: str) -> None:
@@ -55,6 +54,7 @@ def check_problem(request: Request) -> None:
     size = len(problem.alphas()) * len(problem.lams())
     refuse(size > LARGEST_GRID, f"--alpha and --lam must make a grid of at most {LARGEST_GRID} points, got {size}.")
     check_devices(request)
+    check_checkpoint(request)
 
 
 def check_law(problem: ProblemOptions | TargetOptions) -> None:
@@ -120,16 +120,15 @@ def check_without(without: str | None, training: TrainingOptions) -> None:
 
 
 def check_checkpoint(request: Request) -> None:
-    """Checkpoints are of runs at finite d, in one process."""
-    instance, command = request.instance, request.command
+    """Checkpoints are of one process."""
+    options = request.checkpoints
     for name in ("checkpoint_every", "resume"):
-        given = getattr(instance, name) and instance.checkpoint is None
+        given = getattr(options, name) and options.checkpoint is None
         refuse(given, f"{_dashed(name)} must be left out without --checkpoint.")
-    if instance.checkpoint is not None:
-        refuse(command not in CHECKPOINTED, f"--checkpoint must be left out for {command}, got {instance.checkpoint}.")
+    if options.checkpoint is not None:
         refuse(request.solver.distributed, "--checkpoint must be left out beside --distributed.")
-        folder = instance.checkpoint.absolute().parent
-        refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(instance.checkpoint)!r}.")
+        folder = options.checkpoint.absolute().parent
+        refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(options.checkpoint)!r}.")
 
 
 def check_finite(request: Request, beside: str = "") -> None:
@@ -140,7 +139,6 @@ def check_finite(request: Request, beside: str = "") -> None:
         min(request.problem.lams()) <= 0,
         f"{name} must be > 0 {where}, got 0: the λ̃ → 0⁺ limit is one of theory alone, see state-evolution.",
     )
-    check_checkpoint(request)
     d = request.instance.d
     refuse(d is not None and d < 2, f"--d must be a whole number >= 2, got {d}.")
 
@@ -179,8 +177,13 @@ def check_spectrum(request: Request) -> None:
         check_alone(f"beside --engine {engine}", request.training)
 
 
-def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path) -> None:
-    """Options that the data file answers are refused beside it."""
+def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path | None, labels: Path | None) -> None:
+    """Tokens and labels that belong together; options that they answer are refused beside them."""
+    separate = file is not None and file.suffix == ".npy"
+    refuse(labels is not None and not separate, f"--labels must be left out without --data X.npy, got {labels}.")
+    refuse(separate and labels is None, f"--labels must be given beside --data {file}: a .npy file of its labels y.")
+    if file is None:
+        return
     given = {"alpha": problem.alpha, "tokens": problem.tokens, **problem.target_options()}
     given |= {"d": instance.d, "repeats": instance.repeats}
     for name, value in given.items():
@@ -189,6 +192,8 @@ def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path) -
             f"{_dashed(name)} must be left out beside --data, whose file fixes it or has no place for it, got {value}.",
         )
     check_readable("--data", file)
+    if labels is not None:
+        check_readable("--labels", labels)
 
 
 def check_readable(name: str, path: Path) -> None:

@@ -176,13 +176,6 @@ class InstanceOptions:
     token_source: Annotated[
         Literal["memory", "key"], option("Keep the tokens in memory, or redraw them from their key at every pass.")
     ] = "memory"
-    checkpoint: Annotated[
-        Path | None, path("Keep finished runs in this file (amp, train, compare), and the one under way beside it.")
-    ] = None
-    checkpoint_every: Annotated[
-        float | None, number("Seconds between two states of the run under way, > 0. [default: 60]", "> 0")
-    ] = None
-    resume: Annotated[bool, flag("Go on from --checkpoint, with the same options.")] = False
 
 
 @Parameter(name="*", group=TRAINING)
@@ -241,6 +234,21 @@ class OutputOptions:
     quiet: Annotated[bool, flag("No progress on stderr.")] = False
 
 
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """What survives an interruption."""
+
+    checkpoint: Annotated[
+        Path | None, path("Keep every point in this file as it is found, and a run at finite d under way beside it.")
+    ] = None
+    checkpoint_every: Annotated[
+        float | None,
+        number("Seconds between two states of the run under way, > 0; of points, 1 at most. [default: 60]", "> 0"),
+    ] = None
+    resume: Annotated[bool, flag("Go on from --checkpoint, with the same options.")] = False
+
+
 @dataclass(frozen=True)
 class Request:
     """One command with its options, as checked; what the commands hand to the experiments."""
@@ -253,6 +261,7 @@ class Request:
     instance: InstanceOptions = field(default_factory=InstanceOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     analysis: dict[str, Any] = field(default_factory=dict)  # options of this command alone
+    checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
 
     def settings(self) -> dict[str, Any]:
         """The `settings` entry of the JSON document: how it was computed, as given (null: default, or no meaning)."""

@@ -14,8 +14,10 @@ from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import Progress, deliver, problems_of, say, series_table, table
 from amp_attention.checkpoints import CheckpointError
 from amp_attention.experiments import (
+    NOT_STORED,
     ForeignFileError,
     ResultFolder,
+    Steps,
     columns,
     command_line,
     dataset,
@@ -79,18 +81,19 @@ class Results:
             ) from None
         return folder
 
-    def collect(self, points: Iterator[Any], progress: Progress) -> bool:
+    def collect(self, points: Iterator[Any], progress: Progress, store: Steps = NOT_STORED) -> bool:
         """Gather the points, saving what is there every few seconds.
 
         Returns:
             Whether all were computed; False when the user interrupted.
         """
         try:
-            for point in points:
-                self.points.append(point)
-                progress.point(point.record)
-                if time.perf_counter() - self.saved > SAVE_EVERY:
-                    self.save(complete=False)
+            with store:
+                for point in points:
+                    self.points.append(point)
+                    progress.point(point.record)
+                    if time.perf_counter() - self.saved > SAVE_EVERY:
+                        self.save(complete=False)
         except KeyboardInterrupt:
             return False
         except CheckpointError as error:
@@ -157,19 +160,20 @@ class Results:
         except (OSError, ForeignFileError) as error:
             raise UsageError(f"--out: {self.folder.path / name} could not be written: {error}.") from None
 
-    def answer(self, points: Points, total: int, make_figures: Figures) -> int:
+    def answer(self, points: Points, total: int, make_figures: Figures, store: Steps = NOT_STORED) -> int:
         """Compute, save, draw and print.
 
         Args:
             points: called with a function that is told what is about to run; yields the points.
             total: how many there will be.
             make_figures: of the points and the parameters of the captions.
+            store: keeps what is found; written to its end here.
 
         Returns:
             The exit status.
         """
         progress = Progress(self.request.command, total, self.request.output.quiet or not is_first_process())
-        complete = self.collect(points(progress.tell), progress)
+        complete = self.collect(points(progress.tell), progress, store)
         self.save()
         printed = self._print()  # before the figures: nothing that goes wrong there takes the answer away
         if self.folder is not None and complete:

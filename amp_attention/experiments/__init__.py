@@ -42,7 +42,7 @@ from amp_attention.experiments._sensitivity import (
     sensitivity_sweep as sensitivity_sweep,
 )
 from amp_attention.experiments._spectra import SpectrumPoint as SpectrumPoint, spectrum_sweep as spectrum_sweep
-from amp_attention.experiments._store import RunStore as RunStore
+from amp_attention.experiments._store import NOT_STORED as NOT_STORED, Steps as Steps, SweepStore as SweepStore
 from amp_attention.experiments._tables import (
     columns as columns,
     dataset as dataset,

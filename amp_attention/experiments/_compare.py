@@ -10,7 +10,7 @@ from amp_attention.experiments._finite import FiniteSettings, run_instances
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import SUCCESSFUL, number
 from amp_attention.experiments._runs import FinitePoint
-from amp_attention.experiments._store import RunStore
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
 
@@ -39,7 +39,7 @@ def compare(
     finite: FiniteSettings = FiniteSettings(),
     *,
     engines: Iterable[str] = ("amp", "train"),
-    store: RunStore | None = None,
+    store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ComparisonPoint]:
     """State evolution, AMP and training on one grid.
@@ -49,14 +49,14 @@ def compare(
         theory: how state evolution is solved; its κ is that of `finite`.
         finite: how the engines run at finite d.
         engines: of "amp" and "train", those that run.
-        store: keeps the runs at finite d, see `run_instances`.
+        store: keeps what is found, for instance a `SweepStore`.
         progress: told what is about to run.
 
     Yields:
         A `ComparisonPoint` each.
     """
     engines = tuple(engines)
-    sweep = TheorySweep(replace(theory, kappa=finite.kappa))
+    sweep = TheorySweep(replace(theory, kappa=finite.kappa), store)
     for problem in problems:
         effective = sample_size(number(problem.alpha), finite.d) / finite.d**2
         predicted = sweep.solve(problem_at(problem, alpha=effective))

@@ -26,7 +26,7 @@ from amp_attention.experiments._records import (
     outcome,
 )
 from amp_attention.experiments._runs import FinitePoint, FiniteRun
-from amp_attention.experiments._store import RunStore
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._timing import timed
 from amp_attention.generalisation import measure_test_error
 from amp_attention.numerics.devices import device_mesh
@@ -191,7 +191,7 @@ def run_instances(
     settings: FiniteSettings,
     *,
     instance: Instance | None = None,
-    store: RunStore | None = None,
+    store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, FinitePoint]:
     """Every engine on the same instances.
@@ -201,7 +201,7 @@ def run_instances(
         engines: of "amp" and "train".
         settings: how to run.
         instance: a user's data; by default each repeat draws its own.
-        store: keeps each run as it finishes, and has those that an interrupted sweep finished.
+        store: keeps the runs, for instance a `SweepStore`.
         progress: told what is about to run.
 
     Returns:
@@ -210,13 +210,13 @@ def run_instances(
     engines = tuple(engines)
     runs: dict[str, list[FiniteRun]] = {engine: [] for engine in engines}
     kept = settings.keep_matrices or len(engines) == 2
+    place = f"alpha {number(problem.alpha)!r}, lam {number(getattr(problem.denoiser, 'lam', None))!r}"
     for repeat in range(settings.repeats):
         drawn = cache(lambda repeat=repeat: settings.draw(problem, repeat) if instance is None else instance)
         for engine in engines:
             progress(f"{engine} repeat {repeat + 1}/{settings.repeats}")
             run = partial(_run, engine, problem, drawn, settings, repeat, matrix=kept)
-            key = f"{engine} {repeat} {number(problem.alpha)!r} {number(getattr(problem.denoiser, 'lam', None))!r}"
-            runs[engine].append(run(None) if store is None else store.run(key, run))
+            runs[engine].append(FiniteRun(**store.run(f"{engine} repeat {repeat} at {place}", run)))
         if len(engines) == 2:
             _compare_runs(runs["amp"][-1], runs["train"][-1])
         if not settings.keep_matrices:
@@ -225,10 +225,10 @@ def run_instances(
     return {engine: finite_point(engine, problem, runs[engine]) for engine in engines}
 
 
-def _run(engine, problem, drawn, settings: FiniteSettings, repeat: int, checkpoint, *, matrix: bool) -> FiniteRun:
+def _run(engine, problem, drawn, settings: FiniteSettings, repeat: int, checkpoint, *, matrix: bool) -> dict[str, Any]:
     """`run_engine` on an instance that is drawn only now, without the learned matrix where nobody will look at it."""
-    run = run_engine(engine, problem, drawn(), settings, repeat, checkpoint)
-    return run if matrix else replace(run, S=None)
+    run = vars(run_engine(engine, problem, drawn(), settings, repeat, checkpoint))
+    return run if matrix else run | {"S": None}
 
 
 def _compare_runs(amp: FiniteRun, trained: FiniteRun) -> None:

@@ -4,11 +4,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from amp_attention.boundaries import Margin, collapse_lam, crossing, margins
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import number
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.experiments._tuning import search_options
 from amp_attention.problem import AttentionProblem
@@ -39,18 +41,22 @@ class PhaseDiagram:
     boundaries: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def rows(
-        self, grid: Sequence[Sequence[AttentionProblem]], progress: Callable[[str], None] = lambda _: None
+        self,
+        grid: Sequence[Sequence[AttentionProblem]],
+        progress: Callable[[str], None] = lambda _: None,
+        store: Steps = NOT_STORED,
     ) -> Iterator[PhasePoint]:
         """The points of one row of λ̃ after the other, each row with its boundaries.
 
         Args:
             grid: rows of equal α, with λ̃ ascending or descending.
             progress: told what is about to run.
+            store: keeps what is found, for instance a `SweepStore`.
 
         Yields:
             A `PhasePoint` each.
         """
-        sweep = TheorySweep(self.settings)
+        sweep = TheorySweep(self.settings, store)
         found: Mapping[str, Margin] = margins(self._followed(grid[0][0]))
         self.boundaries |= {name: [] for name in ("collapse", *found)}
         for row in grid:
@@ -60,23 +66,23 @@ class PhaseDiagram:
                 points.append(PhasePoint(theory.record | {"phase": _phase(theory)}, theory))
                 yield points[-1]
             progress("boundaries")
-            self._add_boundaries(points, found, sweep.nodes_for(row[0]))
+            crossed = partial(self._crossings, [point.theory for point in points], found, sweep.nodes_for(row[0]))
+            for name, lams in store.step("boundaries", crossed).items():
+                self.boundaries[name] += [[number(row[0].alpha), lam] for lam in lams]
 
     def _followed(self, problem: AttentionProblem) -> int:
         law = problem.target.law
         return min(self.outliers, law.eigenvalues.shape[0]) if isinstance(law, FiniteLaw) else 0
 
-    def _add_boundaries(self, points: Sequence[PhasePoint], found: Mapping[str, Margin], nodes) -> None:
-        alpha = number(points[0].theory.problem.alpha)
-        self.boundaries["collapse"].append([alpha, number(collapse_lam(points[0].theory.problem, nodes))])
-        solved = sorted(
-            (p.theory for p in points if p.theory.successful and p.record["lam"] > 0), key=lambda t: t.record["lam"]
-        )
+    def _crossings(self, points: Sequence[TheoryPoint], found: Mapping[str, Margin], nodes) -> dict[str, list[float]]:
+        """By boundary, the λ̃ at which it crosses a row."""
+        solved = sorted((p for p in points if p.successful and p.record["lam"] > 0), key=lambda p: p.record["lam"])
+        options = search_options(self.settings)
+        crossings = {"collapse": [number(collapse_lam(points[0].problem, nodes))]}
         for name, margin in found.items():
-            for low, high in itertools.pairwise(solved):
-                lam = _between(low, high, margin, nodes, search_options(self.settings))
-                if math.isfinite(lam):
-                    self.boundaries[name].append([alpha, lam])
+            lams = [_between(low, high, margin, nodes, options) for low, high in itertools.pairwise(solved)]
+            crossings[name] = [lam for lam in lams if math.isfinite(lam)]
+        return crossings
 
 
 def _phase(theory: TheoryPoint) -> str | None:

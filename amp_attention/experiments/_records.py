@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from amp_attention._solution import RESULTS, Solution, result_message, result_name
+from amp_attention.state_evolution import FixedPoint
 
 THEORY_NAMES = (
     "Sigma",
@@ -58,6 +59,20 @@ def outcome(solution: Solution) -> dict[str, Any]:
     """`result`, and `message` where it is not a success."""
     name = result_name(solution.result)
     return {"result": name} if name == SUCCESSFUL else {"result": name, "message": result_message(solution.result)}
+
+
+def solution_document(solution: Solution[FixedPoint]) -> dict[str, Any]:
+    """A solution of state evolution in names, numbers and arrays."""
+    point, errors = solution.value, solution.value.standard_error
+    value = vars(point) | {"standard_error": None if errors is None else vars(errors)}
+    return {"result": result_name(solution.result), "value": value, "stats": solution.stats}
+
+
+def solution_from(document: Mapping[str, Any]) -> Solution[FixedPoint]:
+    """The solution that `solution_document` describes."""
+    value, errors = document["value"], document["value"]["standard_error"]
+    point = FixedPoint(**value | {"standard_error": None if errors is None else FixedPoint(**errors)})
+    return Solution(point, getattr(RESULTS, document["result"]), document["stats"])
 
 
 def failure(error: Exception) -> dict[str, Any]:

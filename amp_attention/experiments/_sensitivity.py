@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import numpy as np
 from amp_attention.amp import differentiable_estimate
 from amp_attention.experiments._finite import FiniteSettings, solve_instance
 from amp_attention.experiments._records import SUCCESSFUL, average, guarded, number, outcome
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.generalisation import measure_test_error
 from amp_attention.problem import AttentionProblem
@@ -48,6 +50,7 @@ def sensitivity_sweep(
     *,
     finite: FiniteSettings | None = None,
     gamma: Callable[[Any], Any] | None = None,
+    store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SensitivityPoint]:
     """Derivatives of an observable along a grid.
@@ -58,6 +61,7 @@ def sensitivity_sweep(
         settings: how state evolution is solved.
         finite: also the derivative in λ̃ of the same observable of AMP, on these instances.
         gamma: takes the gradient in the eigenvalues of a list to that in the exponent of a power law.
+        store: keeps what is found, for instance a `SweepStore`.
         progress: told what is about to run.
 
     Yields:
@@ -67,14 +71,14 @@ def sensitivity_sweep(
         `finite_d`, null without `finite`. It is successful where theory and AMP are.
     """
     observable(of)
-    sweep = TheorySweep(settings)
+    sweep = TheorySweep(settings, store)
     for problem in problems:
         progress("fixed point")
         theory = sweep.solve(problem)
         record = theory.record | {"of": of, "value": number(getattr(theory.value, of, None))}
         progress("derivatives")
-        record |= _derivatives(theory, sweep.nodes_for(problem), of, gamma)
-        record["finite_d"] = None if finite is None else finite_derivative(problem, of, finite, progress)
+        record |= store.step("derivatives", partial(_derivatives, theory, sweep.nodes_for(problem), of, gamma))
+        record["finite_d"] = None if finite is None else finite_derivative(problem, of, finite, store, progress)
         yield SensitivityPoint(jointly(record, record["finite_d"]), theory)
 
 
@@ -137,7 +141,11 @@ def jointly(record: dict[str, Any], finite: Mapping[str, Any] | None) -> dict[st
 
 
 def finite_derivative(
-    problem: AttentionProblem, of: str, settings: FiniteSettings, progress: Callable[[str], None] = lambda _: None
+    problem: AttentionProblem,
+    of: str,
+    settings: FiniteSettings,
+    store: Steps = NOT_STORED,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The derivative in λ̃ of an observable of AMP at finite d, by implicit differentiation at its fixed point.
 
@@ -148,16 +156,19 @@ def finite_derivative(
     records = []
     for repeat in range(settings.repeats):
         progress(f"amp repeat {repeat + 1}/{settings.repeats}")
-        instance = settings.draw(problem, repeat)
-        record, failed = guarded(_amp_derivative, problem, instance, of, settings)
-        records.append(record if failed is None else failed)
+        records.append(store.run(f"amp repeat {repeat}", partial(_amp_derivative, problem, repeat, of, settings)))
     joint = average(records, ["lam"])
     error = (joint["standard_error"] or {}).get("lam")
     return {"d": settings.d} | joint | {"standard_error": error}
 
 
-def _amp_derivative(problem, instance, of: str, settings: FiniteSettings) -> dict[str, Any]:
-    solution = solve_instance("amp", problem, instance, settings)
+def _amp_derivative(problem, repeat: int, of: str, settings: FiniteSettings, checkpoint) -> dict[str, Any]:
+    record, failed = guarded(_amp_solved, problem, settings.draw(problem, repeat), of, settings, checkpoint)
+    return record if failed is None else failed
+
+
+def _amp_solved(problem, instance, of: str, settings: FiniteSettings, checkpoint) -> dict[str, Any]:
+    solution = solve_instance("amp", problem, instance, settings, checkpoint)
     return outcome(solution) | {"lam": _amp_slope(problem, instance, solution, of, settings)}
 
 

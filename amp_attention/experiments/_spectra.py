@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from amp_attention.experiments._finite import FiniteSettings, run_instances
 from amp_attention.experiments._sensitivity import jointly
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._theory import TheoryPoint, TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
 from amp_attention.spectrum import LearnedSpectrum, distances, learned_spectrum
@@ -36,6 +38,7 @@ def spectrum_sweep(
     *,
     finite: FiniteSettings | None = None,
     engine: str = "amp",
+    store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SpectrumPoint]:
     """Density, atom, edges, outliers and phase of the learned spectrum.
@@ -45,6 +48,7 @@ def spectrum_sweep(
         settings: how state evolution is solved.
         finite: also draw instances and compare the eigenvalues of S with the law.
         engine: "amp" or "train", what finds S at finite d.
+        store: keeps what is found, for instance a `SweepStore`.
         progress: told what is about to run.
 
     Yields:
@@ -52,15 +56,15 @@ def spectrum_sweep(
         and `phase`; `eigenvalues`, `distance` and `finite_d` are null without `finite`. It is successful where both the
         theory and what was solved at finite d are.
     """
-    sweep = TheorySweep(settings)
+    sweep = TheorySweep(settings, store)
     for problem in problems:
         theory = sweep.solve(problem)
         spectrum = learned_spectrum(problem, theory.value) if theory.successful else None
-        record = theory.record | _described(spectrum)
+        record = theory.record | store.step("spectrum", partial(_described, spectrum))
         record |= {"eigenvalues": None, "distance": None, "finite_d": None}
         eigenvalues = np.zeros(0)
         if finite is not None:
-            measured = run_instances(problem, [engine], finite, progress=progress)[engine]
+            measured = run_instances(problem, [engine], finite, store=store, progress=progress)[engine]
             eigenvalues = _pooled(measured.runs)
             record |= {"eigenvalues": eigenvalues.tolist(), "finite_d": measured.record}
         if spectrum is not None and eigenvalues.size:

@@ -1,5 +1,6 @@
-"""The finished runs of a sweep at finite d in one file, and the state of the run under way beside it."""
+"""What a sweep has computed so far in one file, from which the same sweep goes on."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,56 +10,117 @@ from amp_attention.checkpoints import (
     CheckpointError,
     document_from_bytes,
     document_to_bytes,
-    read_checkpoint,
+    read_to_resume,
     write_checkpoint,
 )
-from amp_attention.experiments._runs import FiniteRun
+
+LATEST = 1.0  # seconds of finished work that a killed process may lose
+SHARE = 10  # times the duration of a write that pass before the next: long sweeps do not spend their time on writing
 
 
-class RunStore:
-    """Where a sweep keeps what it has done: each run as it finishes, the one under way every so many seconds.
+class Steps:
+    """The steps of a sweep, computed when they are asked for and kept nowhere.
 
-    The file at `path` holds the finished runs, `path` with a number appended the state of the engine in the run of
-    that number. Both are written whole or not at all. As for `Checkpoint`, a file that is there is refused without
-    `resume`, and with it one of another sweep, or a damaged one; it is left as it is.
+    A step is a dictionary, a list or a number (see `document_to_bytes`). Where it takes long and was computed before,
+    `SweepStore` has it at once.
+    """
+
+    def step(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What `compute` gives; `name` says what it is."""
+        return compute()
+
+    def run(self, name: str, compute: Callable[[Checkpoint | None], Any]) -> Any:
+        """The same for an engine at finite d, which may be interrupted in the middle."""
+        return self.step(name, lambda: compute(None))
+
+    def close(self) -> None:
+        """Nothing is lost after this."""
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+NOT_STORED = Steps()
+
+
+class SweepStore(Steps):
+    """The steps of a sweep in a file, as they finish: started again, the same sweep computes only what is missing.
+
+    ```python
+    fingerprint = run_fingerprint("state-evolution", float, problems=problems, settings=settings)
+    with SweepStore("sweep.checkpoint", fingerprint, resume=True) as store:
+        points = list(state_evolution_sweep(problems, settings, store=store))
+    ```
+
+    A sweep asks for its steps in an order that depends on nothing but its arguments, and each step on nothing but these
+    and the steps before it. Hence a sweep that is led again through its stored steps stands where it was interrupted,
+    with the same starts for what is left, and ends with the same numbers bit by bit.
+
+    The file at `path` holds the finished steps, `path` with the number of a step appended the state of the engine that
+    runs in it. Both are written whole or not at all. As for `Checkpoint`, a file that is there is refused without
+    `resume`, and with it that of another sweep, or a damaged one; it is left as it is. The finished steps are written
+    at most once a second, and when the context ends.
 
     Args:
         path: file; its folder must exist.
-        fingerprint: of the sweep, in JSON's types: all that its runs depend on besides their keys.
-        every: seconds between two writes of the run under way, > 0.
+        fingerprint: of the sweep, in JSON's types: all that its steps depend on.
+        every: seconds between two writes of the engine under way, > 0; of finished steps too, where it is below 1.
         resume: go on from what is there.
 
     Raises:
         CheckpointError: when the file must not be used or cannot be written.
     """
 
-    def __init__(self, path: Path, fingerprint: Mapping[str, Any], every: float = 60.0, resume: bool = False):
+    def __init__(self, path: Path | str, fingerprint: Mapping[str, Any], every: float = 60.0, resume: bool = False):
         self.path, self.fingerprint, self.every = Path(path), dict(fingerprint), every
-        self._runs: dict[str, dict[str, Any]] = {}
-        if self.path.exists():
-            if not resume:
-                raise CheckpointError(f"{self.path} exists; resume from it, or choose another name")
-            self._runs = document_from_bytes(read_checkpoint(self.path, self.fingerprint))
+        found = read_to_resume(Checkpoint(path, every=every, resume=resume), self.fingerprint)
+        self._lines = found.split(b"\n") if found else []  # a step each, with its name
+        self._position = 0  # of the next step
+        self._left: list[Path] = []  # states of engines whose steps have finished
         self._write()
-        for number in range(len(self._runs)):
-            self._state(number).unlink(missing_ok=True)
 
-    def run(self, key: str, compute: Callable[[Checkpoint], FiniteRun]) -> FiniteRun:
-        """The stored run of this key, or the one that `compute` makes, which may be interrupted and resumed."""
-        if key not in self._runs:
-            number = len(self._runs)
-            run = compute(Checkpoint(self._state(number), every=self.every, resume=True))
-            self._runs[key] = vars(run)
+    def step(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What is stored, or what `compute` gives.
+
+        Raises:
+            CheckpointError: when another step is stored in this place, or the file cannot be written.
+        """
+        if self._position == len(self._lines):
+            result = compute()
+            self._lines.append(document_to_bytes([name, result]))
+            if time.monotonic() >= self._next:
+                self._write()
+        else:
+            there, result = document_from_bytes(self._lines[self._position])
+            if there != name:
+                raise CheckpointError(f"{self.path} is a checkpoint of another sweep: {there} is there, {name} here")
+        self._position += 1
+        return result
+
+    def run(self, name: str, compute: Callable[[Checkpoint | None], Any]) -> Any:
+        """What is stored, or what `compute` gives; the engine writes its state to the checkpoint that it is given."""
+        state = self.path.with_name(f"{self.path.name}.{self._position}")
+        result = self.step(name, lambda: compute(Checkpoint(state, every=self.every, resume=True)))
+        self._left.append(state)
+        self._tidy()
+        return result
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        if self._written < len(self._lines):
             self._write()
-            self._state(number).unlink(missing_ok=True)
-        return FiniteRun(**self._runs[key])
-
-    def __contains__(self, key: str) -> bool:
-        """Whether the run of this key has finished."""
-        return key in self._runs
-
-    def _state(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}")
+        self._tidy()
 
     def _write(self) -> None:
-        write_checkpoint(self.path, self.fingerprint, document_to_bytes(self._runs))
+        began = time.monotonic()
+        write_checkpoint(self.path, self.fingerprint, b"\n".join(self._lines))
+        self._written, ended = len(self._lines), time.monotonic()
+        self._next = ended + max(min(LATEST, self.every), SHARE * (ended - began))
+
+    def _tidy(self) -> None:
+        """Remove the states of engines that have finished, once the file has what they found."""
+        while self._left and self._written == len(self._lines):
+            self._left.pop().unlink(missing_ok=True)

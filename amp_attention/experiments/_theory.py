@@ -1,7 +1,7 @@
 """State evolution over a grid: continuation in a Python loop over one compiled solver."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,17 @@ import numpy as np
 
 from amp_attention._solution import Solution
 from amp_attention.experiments._grid import problem_at
-from amp_attention.experiments._records import SUCCESSFUL, THEORY_NAMES, guarded, number, numbers, outcome
+from amp_attention.experiments._records import (
+    SUCCESSFUL,
+    THEORY_NAMES,
+    guarded,
+    number,
+    numbers,
+    outcome,
+    solution_document,
+    solution_from,
+)
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._timing import timed
 from amp_attention.numerics.devices import device_mesh
 from amp_attention.problem import AttentionProblem
@@ -88,8 +98,8 @@ class TheorySweep:
     are the same for all points, so the solver is compiled once, whatever the length of the sweep.
     """
 
-    def __init__(self, settings: TheorySettings = TheorySettings()):
-        self.settings = settings
+    def __init__(self, settings: TheorySettings = TheorySettings(), store: Steps = NOT_STORED):
+        self.settings, self.store = settings, store
         self._nodes: Any = None
         self._solved: list[_Solved] = []
 
@@ -99,16 +109,28 @@ class TheorySweep:
 
     def solve_together(self, problems: Sequence[AttentionProblem]) -> list[TheoryPoint]:
         """The same for several problems, divided over the devices; their seconds are those of each on average."""
+        if len(problems) > 1 and any(map(interpolates, problems)):
+            return [self.solve(problem) for problem in problems]
+        where = "; ".join(f"alpha {head['alpha']!r}, lam {head['lam']!r}" for head in map(_head, problems))
+        found = self.store.step(f"fixed point at {where}", lambda: self._computed(problems))
+        points = [_point(problem, entry) for problem, entry in zip(problems, found, strict=True)]
+        self._solved += [_Solved(p.problem, p.value) for p in points if p.successful and not interpolates(p.problem)]
+        return points
+
+    def _computed(self, problems: Sequence[AttentionProblem]) -> list[dict[str, Any]]:
+        """Of each problem the `record`, and the `solution` unless the engine raised."""
         answer, failed = guarded(timed, self._solutions, problems)
         if failed is not None:
             blank = numbers({}, THEORY_NAMES) | {"standard_error": None, "stable": None, "width_binds": None}
             blank |= {"iterations": None, "residual": None}
-            return [TheoryPoint(_head(problem) | failed | blank, problem, None) for problem in problems]
+            return [{"record": _head(problem) | failed | blank, "solution": None} for problem in problems]
         solutions, timing = answer
         share = 1 / len(problems)
         seconds = {"seconds": timing.seconds * share, "compile_seconds": timing.compile_seconds * share}
-        pairs = list(zip(problems, solutions, strict=True))
-        return [TheoryPoint(_head(problem) | self._record(found) | seconds, problem, found) for problem, found in pairs]
+        return [
+            {"record": _head(problem) | self._record(found) | seconds, "solution": solution_document(found)}
+            for problem, found in zip(problems, solutions, strict=True)
+        ]
 
     def nodes_for(self, problem: AttentionProblem):
         """Integration nodes, the same for all points."""
@@ -123,21 +145,13 @@ class TheorySweep:
         options: dict[str, Any] = {"tolerance": settings.tolerance, "damping": settings.damping}
         if settings.max_iterations is not None:
             options["max_steps"] = settings.max_iterations
-        if any(interpolates(problem) for problem in problems):
-            return [
-                solve_interpolator(problem, nodes) if interpolates(problem) else self._solutions([problem])[0]
-                for problem in problems
-            ]
+        if interpolates(problems[0]):
+            return [solve_interpolator(problems[0], nodes)]
         starts = [extrapolated(problem, self._solved) if self._solved else None for problem in problems]
         if settings.devices == 1:
             first = uninformed_start(problems[0]) if starts[0] is None else starts[0]
-            solutions = [solve_lowest(problems[0], nodes, starts=[first, informed_start(problems[0])], **options)]
-        else:
-            solutions = solve_each(problems, nodes, starts=starts, mesh=device_mesh(settings.devices), **options)
-        for problem, solution in zip(problems, solutions, strict=True):
-            if outcome(solution)["result"] == SUCCESSFUL:
-                self._solved.append(_Solved(problem, solution.value))
-        return solutions
+            return [solve_lowest(problems[0], nodes, starts=[first, informed_start(problems[0])], **options)]
+        return solve_each(problems, nodes, starts=starts, mesh=device_mesh(settings.devices), **options)
 
     def _record(self, solution) -> dict[str, Any]:
         value = solution.value
@@ -148,6 +162,11 @@ class TheorySweep:
         record["residual"] = number(solution.stats["residual"])
         record["standard_error"] = numbers(value.standard_error, THEORY_NAMES)
         return record
+
+
+def _point(problem: AttentionProblem, found: Mapping[str, Any]) -> TheoryPoint:
+    solution = found["solution"]
+    return TheoryPoint(found["record"], problem, None if solution is None else solution_from(solution))
 
 
 def _head(problem: AttentionProblem) -> dict[str, float]:
@@ -176,7 +195,8 @@ def _described(problem: AttentionProblem) -> tuple[np.ndarray, tuple]:
     """(log α, log λ̃), and the rest of the problem as something to compare."""
     leaves, structure = jax.tree.flatten(problem_at(problem, alpha=1.0, lam=1.0))
     rest = (structure, *(np.asarray(leaf).tobytes() for leaf in leaves))
-    return np.log([number(problem.alpha), number(getattr(problem.denoiser, "lam", None))]), rest
+    with np.errstate(divide="ignore"):
+        return np.log([number(problem.alpha), number(getattr(problem.denoiser, "lam", None))]), rest
 
 
 def extrapolated(problem: AttentionProblem, solved: Sequence[_Solved]) -> FixedPoint:
@@ -190,8 +210,8 @@ def extrapolated(problem: AttentionProblem, solved: Sequence[_Solved]) -> FixedP
         The last fixed point, or the nearest one with its (Σ, m, q) moved, where the problems differ in α and λ̃ alone.
     """
     here, rest = _described(problem)
-    same = [entry for entry in solved if entry.rest == rest]
-    if not same:
+    same = [entry for entry in solved if entry.rest == rest and np.all(np.isfinite(entry.position))]
+    if not same or not np.all(np.isfinite(here)):  # λ̃ = 0 has no place among the others
         return solved[-1].point
     offsets = np.array([entry.position - here for entry in same])
     near = np.argsort(np.linalg.norm(offsets, axis=1), kind="stable")[:_NEIGHBOURS]
@@ -206,18 +226,19 @@ def extrapolated(problem: AttentionProblem, solved: Sequence[_Solved]) -> FixedP
 
 
 def state_evolution_sweep(
-    problems: Iterable[AttentionProblem], settings: TheorySettings = TheorySettings()
+    problems: Iterable[AttentionProblem], settings: TheorySettings = TheorySettings(), *, store: Steps = NOT_STORED
 ) -> Iterator[TheoryPoint]:
     """Fixed points of a list of problems of the same shapes, in order, as they are found.
 
     Args:
         problems: for instance a `problem_grid`; neighbours in the list should be neighbours in parameters.
         settings: how to solve.
+        store: keeps what is found, for instance a `SweepStore`.
 
     Yields:
         A `TheoryPoint` each; one that fails says so in its record and leaves the others alone.
     """
-    sweep = TheorySweep(settings)
+    sweep = TheorySweep(settings, store)
     problems, size = list(problems), settings.devices
     for i in range(0, len(problems), size):
         yield from sweep.solve_together(problems[i : i + size])

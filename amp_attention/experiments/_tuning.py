@@ -1,15 +1,17 @@
 """The best λ̃ along a grid of α."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from amp_attention._solution import result_message, result_name
+from amp_attention._solution import RESULTS, result_message, result_name
 from amp_attention.experiments._grid import problem_at
-from amp_attention.experiments._records import number
+from amp_attention.experiments._records import number, solution_document, solution_from
+from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._theory import TheorySettings, TheorySweep
 from amp_attention.problem import AttentionProblem
-from amp_attention.tuning import Optimum, optimise_each
+from amp_attention.tuning import Optimum, optimise
 
 COLLAPSE = "S = 0 from lam_opt on, where the observable is constant: every larger λ̃ is as good"
 
@@ -30,6 +32,7 @@ def tuning_sweep(
     bounds: tuple[float, float] = (1e-5, 1e2),
     tolerance: float = 1e-8,
     grid: Iterable[float] = (),
+    store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[TuningPoint]:
     """λ̃*(α), each from the one before.
@@ -41,6 +44,7 @@ def tuning_sweep(
         bounds: smallest and largest λ̃.
         tolerance: on |dE/dλ̃|.
         grid: more values of λ̃ for `curve`.
+        store: keeps what is found, for instance a `SweepStore`.
         progress: told what is about to run.
 
     Yields:
@@ -48,16 +52,36 @@ def tuning_sweep(
         optimum alone), `collapse` and `curve`, the observable at all values of λ̃ visited. Where `collapse`, S = 0 from
         `lam_opt` on and the observable is constant there; `message` says so, though the `result` is a success.
     """
-    sweep, grid = TheorySweep(settings), sorted(grid)
-    problems = list(problems)
-    nodes = sweep.nodes_for(problems[0])
-    found = optimise_each(problems, nodes, of=of, bounds=bounds, tolerance=tolerance, **search_options(settings))
-    progress("optimum")
-    for problem, optimum in zip(problems, found, strict=True):
+    sweep, grid = TheorySweep(settings, store), sorted(grid)
+    options = {"of": of, "bounds": bounds, "tolerance": tolerance} | search_options(settings)
+    last: Optimum | None = None
+    for problem in problems:
+        progress("optimum")
+        search = partial(_search, problem, last, sweep.nodes_for(problem), options)
+        optimum = _optimum(problem, store.step(f"optimum at alpha {number(problem.alpha)!r}", search))
+        last = optimum if optimum.successful else last
         progress("curve")
         record = _record(problem, optimum) | {"of": of, "curve": _curve(problem, optimum, sweep, of, grid)}
         yield TuningPoint(record, optimum)
-        progress("optimum")
+
+
+def _search(problem: AttentionProblem, last: Optimum | None, nodes, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimum, looked for from the last one, in names and numbers."""
+    if last is not None and last.solution is not None:
+        options, problem = {**options, "start": last.solution.value}, problem_at(problem, lam=last.x)
+    found = optimise(problem, nodes, **options)
+    solution = None if found.solution is None else solution_document(found.solution)
+    return vars(found) | {"problem": None, "result": result_name(found.result), "solution": solution}
+
+
+def _optimum(problem: AttentionProblem, found: dict[str, Any]) -> Optimum:
+    """The optimum that `_search` describes."""
+    solution, at = None, problem
+    if found["solution"] is not None:
+        solution, at = solution_from(found["solution"]), problem_at(problem, lam=found["x"])
+    visited = tuple((lam, value) for lam, value in found["visited"])
+    whole = {"problem": at, "solution": solution, "visited": visited, "result": getattr(RESULTS, found["result"])}
+    return Optimum(**found | whole)
 
 
 def search_options(settings: TheorySettings) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """--checkpoint and --resume: nothing is lost, nothing is overwritten, nothing is computed twice."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,21 +8,25 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from amp_attention.checkpoints import read_checkpoint, write_checkpoint
 from amp_attention.cli import run
+from amp_attention.experiments import Steps, SweepStore
 
 SMALL = ("--d", "12", "--test-samples", "2000", "--quiet")
 GRID = (*SMALL, "--lam", "0.05,0.2", "--repeats", "2")
 
 
-def numbers(document):
-    """The points without what depends on the clock."""
-    clock = ("seconds", "seconds_per_iteration", "compile_seconds")
-    without = lambda entry, names: {name: value for name, value in entry.items() if name not in names}  # noqa: E731
-    runs = [without(run, clock) for point in document["points"] for run in point["runs"]]
-    return [without(point, ("runs",)) for point in document["points"]], runs
+CLOCK = ("seconds", "seconds_per_iteration", "compile_seconds")
+
+
+def numbers(value):
+    """A document without what depends on the clock."""
+    if isinstance(value, list):
+        return [numbers(entry) for entry in value]
+    return {n: numbers(v) for n, v in value.items() if n not in CLOCK} if isinstance(value, dict) else value
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,106 @@ def test_a_sweep_goes_on_where_it_stopped(answer, whole, monkeypatch, tmp_path):
     assert numbers(found.document) == numbers(whole[1])
 
 
+NODES = ("--nodes", "256", "--replicas", "4", "--quiet")
+SINGLE = ("--nodes", "256", "--replicas", "1", "--quiet")
+FINITE = ("--d", "12", "--test-samples", "2000")
+SWEEPS = {  # after so many steps they are interrupted
+    "state-evolution": (1, *NODES, "--alpha", "0.4,0.5,0.6", "--lam", "0.1", "--devices", "2"),
+    "sensitivity": (3, *SINGLE, "--lam", "0.1,0.2"),
+    "tune": (5, *NODES, "--alpha", "0.4,0.5", "--lam", "0.01,0.1,0.03"),
+    "spectrum": (4, *NODES, "--alpha", "0.2,0.5", *FINITE),
+    "phase-diagram": (2, *NODES, "--alpha", "0.1", "--lam", "0.05,1"),
+    "compare": (3, *NODES, "--lam", "0.05,0.2", *FINITE, "--without", "train"),
+}
+FINITE_DERIVATIVE = (2, *SINGLE, "--lam", "0.1", "--finite-d", *FINITE)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """A context that lists the steps that are computed, not read; those beyond `most` are interrupted."""
+
+    @contextlib.contextmanager
+    def computed(most=None):
+        names = []
+
+        def counting(step):
+            def counted(store, name, compute):
+                def computed():
+                    if len(names) == most:
+                        raise KeyboardInterrupt
+                    names.append(name)
+                    return compute()
+
+                return step(store, name, computed)
+
+            return counted
+
+        with monkeypatch.context() as patch:
+            for kind in (Steps, SweepStore):
+                patch.setattr(kind, "step", counting(kind.step))
+            yield names
+
+    return computed
+
+
+@pytest.mark.parametrize(("command", "sweep"), [*SWEEPS.items(), ("sensitivity", FINITE_DERIVATIVE)])
+def test_every_sweep_goes_on_with_the_next_step(answer, steps, tmp_path, command, sweep):
+    """The document is that of an undisturbed sweep, and so are the figures."""
+    most, *options = sweep
+    arguments, file, out = (command, *options), tmp_path / "points", tmp_path / "out"
+    kept = ("--checkpoint", str(file), "--checkpoint-every", "1e-6")
+    with steps() as every:
+        plain = answer(*arguments, "--out", tmp_path / "plain")
+    with steps(most) as before:
+        assert run([*arguments, *kept]) == 130
+    with steps() as after:
+        resumed = answer(*arguments, *kept, "--resume", "--out", out)
+    assert before + after == every and len(before) == most
+    assert numbers(resumed.document) == numbers(plain.document)
+    pictures = sorted(path.name for path in out.glob("*.png"))
+    assert pictures == sorted(path.name for path in (tmp_path / "plain").glob("*.png")) and pictures
+    for name in pictures:
+        assert (out / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    with steps() as nothing:
+        assert answer(*arguments, *kept, "--resume").points == resumed.points
+    assert nothing == [] and [path.name for path in tmp_path.glob("points*")] == ["points"]
+
+
+def test_other_options_and_another_target_file_are_refused(capsys, steps, tmp_path):
+    target, file = tmp_path / "S0.npy", tmp_path / "points"
+    np.save(target, np.linspace(0, 2, 8))
+    arguments = ["state-evolution", "--target", str(target), "--lam", "0.3", *NODES, "--checkpoint", str(file)]
+    with steps(0):
+        assert run(arguments) == 130
+    before = file.read_bytes()
+    capsys.readouterr()
+    os.utime(target, ns=(0, 0))
+    for options, word in ((arguments, "files"), ([*arguments, "--seed", "3"], "settings"), (arguments[:1], "command")):
+        options = ["tune", "--lam", "0.3", "--checkpoint", str(file)] if len(options) == 1 else options
+        assert run([*options, "--resume"]) == 2
+        sentence = capsys.readouterr().err
+        assert sentence.startswith("amp-attention: --checkpoint: ") and f"of another run: {word} is" in sentence
+        assert file.read_bytes() == before
+
+
+def test_a_killed_sweep_of_theory_is_resumed_bit_equal(answer, tmp_path):
+    """SIGKILL in the middle; another process ends with the same document."""
+    options = ("--nodes", "256", "--replicas", "4", "--alpha", "0.2:0.6:60", "--lam", "0.1", "--quiet")
+    file = tmp_path / "points"
+    command = [sys.executable, "-m", "amp_attention.cli", "state-evolution", *options, "--checkpoint", str(file)]
+    process = subprocess.Popen([*command, "--checkpoint-every", "1e-6"], stdout=subprocess.DEVNULL)
+    while not file.exists() or file.read_bytes().count(b"fixed point") < 3:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    stored = file.read_bytes().count(b"fixed point")
+    assert 3 <= stored < 60
+    resumed = answer("state-evolution", *options, "--checkpoint", file, "--resume")
+    plain = answer("state-evolution", *options)
+    assert resumed.status == plain.status == 0 and numbers(resumed.document) == numbers(plain.document)
+
+
 @pytest.mark.slow
 def test_a_killed_process_is_resumed_bit_equal(answer, tmp_path):
     """SIGKILL in the middle of a run; a new process ends with the same document."""
@@ -108,7 +213,9 @@ def test_a_killed_process_is_resumed_bit_equal(answer, tmp_path):
         (("amp", "--checkpoint", "f", "--checkpoint-every", "0"), "--checkpoint-every"),
         (("amp", "--checkpoint", "no/such/folder/f"), "--checkpoint must be in an existing folder"),
         (("amp", "--checkpoint", "f", "--distributed"), "--checkpoint must be left out beside --distributed."),
-        (("sensitivity", "--finite-d", "--checkpoint", "f"), "--checkpoint must be left out for sensitivity, got f."),
+        (("phase-diagram", "--checkpoint", "f", "--resume", "--distributed"), "--distributed must be left out"),
+        (("tune", "--resume"), "--resume must be left out without --checkpoint."),
+        (("thresholds", "--checkpoint", "f"), "--checkpoint"),
     ],
 )
 def test_refusals(capsys, arguments, sentence):

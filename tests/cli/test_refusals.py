@@ -301,3 +301,9 @@ def test_help_needs_no_jax():
     assert done.returncode == 0
     assert "--kappa0" in done.stdout
     assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("command", ["state-evolution", "amp", "train"])
+def test_tolerances_out_of_reach_of_float32(capsys, command):
+    sentence = refused(capsys, command, "--dtype", "float32", "--tolerance", "1e-9")
+    assert "--tolerance must be" in sentence and "in float32" in sentence and "1e-09" in sentence

@@ -71,6 +71,13 @@ def test_continuation_finds_what_a_fresh_start_finds(sweep):
     assert alone.record["q"] == pytest.approx(points[-1].record["q"], rel=1e-6)
 
 
+def test_a_sweep_may_come_past_zero(sweep):
+    """Above interpolation λ̃ = 0 is a point like any other, but has no logarithm."""
+    points = list(state_evolution_sweep(problem_grid([0.6, 0.7], [0.1, 0.0]), SETTINGS))
+    assert [point.record["lam"] for point in points] == [0.1, 0.0, 0.1, 0.0]
+    assert all(point.successful for point in points)
+
+
 def test_an_unfinished_point_says_so_and_leaves_the_others_alone(sweep):
     # At λ̃ = 5 everything is at zero and three steps are enough; they are not at 0.05.
     settings = TheorySettings(nodes=128, replicas=2, max_iterations=3)
