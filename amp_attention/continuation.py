@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention.numerics.bracketed_newton import BracketedNewton
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.sensitivity import parameter, with_parameter
 from amp_attention.state_evolution import (
@@ -105,11 +105,12 @@ def newton_along(
         ValueError: for arguments out of range.
     """
     lower, upper = _logarithms(bounds)
+    max_solves, longest = whole_number("max_solves", max_solves, 1), float(positive("longest", longest))
     t = min(max(_first_guess(problem, along), lower), upper)
     options = {"tolerance": 1e-11 if nodes.dtype == np.float64 else 1e-6} | options
     bracket, steps, solves = BracketedNewton(lower, upper, longest=longest), (), 0
     result = RESULTS.max_steps_reached
-    while solves < whole_number("max_solves", max_solves, 1):
+    while solves < max_solves:
         moved = with_parameter(problem, along, math.exp(t))
         solution = _solve(moved, nodes, start, options)
         solves += 1
@@ -145,7 +146,10 @@ def _first_guess(problem: AttentionProblem, along: str) -> float:
 
 
 def _logarithms(bounds: tuple[float, float]) -> tuple[float, float]:
-    lower, upper = bounds
+    try:
+        lower, upper = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        lower = upper = math.nan
     if not 0 < lower < upper < math.inf:
         raise ValueError(f"bounds must be two numbers 0 < lower < upper, got {bounds}")
     return math.log(lower), math.log(upper)

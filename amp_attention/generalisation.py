@@ -3,10 +3,11 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar
 from amp_attention.data import CHUNK, DrawnTokens, drawn_labels, scores
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import MOST_SAMPLES, random_key, square_matrix, whole_number
 from amp_attention.problem import AttentionProblem, cast
 
 
@@ -63,11 +64,16 @@ def measure_test_error(
     Returns:
         Mean and its standard error.
 
+    Raises:
+        ValueError: for arguments out of range or of shapes that do not fit.
+
     Source: arXiv:2509.24914; for T = 1 the mean is 2‖S − S0‖²_F/d + Δ.
     """
-    samples, chunk = whole_number("samples", samples, 1), whole_number("chunk", chunk, 1)
-    if S.shape != S0.shape:
-        raise ValueError(f"S0 must have the shape {S.shape} of S, got {S0.shape}")
+    samples, chunk = whole_number("samples", samples, 1, MOST_SAMPLES // 2), whole_number("chunk", chunk, 1)
+    random_key("key", key)
+    d = np.shape(S)[-1] if np.ndim(S) else 1
+    for name, matrix in {"S": S, "S0": S0}.items():
+        square_matrix(name, matrix, d)
     count = -(-samples // chunk)
     size = -(-samples // count)
     return _moments(cast(problem, S.dtype), S, S0.astype(S.dtype), key, count, size)

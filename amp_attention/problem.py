@@ -8,7 +8,7 @@ from amp_attention._typing import Array, Float, ScalarLike
 from amp_attention.channels import AbstractChannel, ERMChannel, SquaredLoss
 from amp_attention.denoisers import AbstractDenoiser, NuclearNorm
 from amp_attention.heads import AbstractHead, LinearHead, SoftmaxHead
-from amp_attention.numerics.validation import positive, whole_number
+from amp_attention.numerics.validation import floating_type, instance_of, positive, whole_number
 from amp_attention.spectral_laws import AbstractSpectralLaw, MarchenkoPastur
 from amp_attention.targets import Target
 
@@ -21,6 +21,9 @@ class AttentionProblem(eqx.Module):
         channel: what one sample says.
         denoiser: penalty or prior on S.
         alpha: α = n/d² > 0.
+
+    Raises:
+        ValueError: for another kind of part, heads of different numbers of tokens, or α out of range.
     """
 
     target: Target
@@ -29,6 +32,14 @@ class AttentionProblem(eqx.Module):
     alpha: Float[Array, ""]
 
     def __init__(self, target: Target, channel: AbstractChannel, denoiser: AbstractDenoiser, alpha: ScalarLike):
+        instance_of("target", target, Target, "a Target")
+        instance_of("channel", channel, AbstractChannel, "a channel, such as ERMChannel")
+        instance_of("denoiser", denoiser, AbstractDenoiser, "a denoiser, such as NuclearNorm")
+        if isinstance(channel, ERMChannel) and channel.loss.head.tokens != target.head.tokens:
+            raise ValueError(
+                f"channel must have a head of the T = {target.head.tokens} tokens of the target, "
+                f"got {channel.loss.head.tokens}"
+            )
         self.target, self.channel, self.denoiser = target, channel, denoiser
         self.alpha = positive("alpha", alpha)
 
@@ -68,7 +79,7 @@ def attention_problem(
         beta: inverse temperature of the student, > 0.
         beta0: of the target; that of the student by default.
         smoothing: of `ERMChannel`, for small λ̃ near interpolation.
-        dtype: cast all numbers to it; by default JAX's default float.
+        dtype: cast all numbers to it, float32 or float64; by default JAX's default float.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -78,7 +89,7 @@ def attention_problem(
     target = Target(law, attention_head(tokens, beta if beta0 is None else beta0), noise)
     channel = ERMChannel(SquaredLoss(attention_head(tokens, beta)), smoothing=smoothing)
     problem = AttentionProblem(target, channel, NuclearNorm(lam), alpha)
-    return cast(problem, jnp.result_type(float) if dtype is None else dtype)
+    return cast(problem, jnp.result_type(float) if dtype is None else floating_type("dtype", dtype))
 
 
 def cast(tree, dtype):

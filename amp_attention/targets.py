@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar, ScalarLike
 from amp_attention.heads import AbstractHead
-from amp_attention.numerics.validation import non_negative
+from amp_attention.numerics.validation import instance_of, non_negative
 from amp_attention.spectral_laws import AbstractSpectralLaw
 
 
@@ -17,6 +17,9 @@ class Target(eqx.Module):
         head: the head at the target's inverse temperature β0.
         noise: Δ ≥ 0, a variance: N(0, Δ/(2−δ_ab)) on h_ab.
 
+    Raises:
+        ValueError: for another kind of part, or Δ out of range.
+
     Source: arXiv:2509.24914, the attention-indexed target.
     """
 
@@ -25,6 +28,8 @@ class Target(eqx.Module):
     noise: Float[Array, ""]
 
     def __init__(self, law: AbstractSpectralLaw, head: AbstractHead, noise: ScalarLike = 0.0):
+        instance_of("law", law, AbstractSpectralLaw, "a spectral law")
+        instance_of("head", head, AbstractHead, "a head, such as SoftmaxHead")
         self.law, self.head, self.noise = law, head, non_negative("noise", noise)
 
     @property

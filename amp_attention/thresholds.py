@@ -16,7 +16,7 @@ from amp_attention.channels import ERMChannel, SquaredLoss
 from amp_attention.denoisers import NuclearNorm
 from amp_attention.numerics.bisection import bisect
 from amp_attention.numerics.implicit import implicit_root, trusted
-from amp_attention.numerics.validation import non_negative, positive, whole_number
+from amp_attention.numerics.validation import instance_of, non_negative, positive, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.spectral_laws import AbstractSpectralLaw, FreeConvolution, MarchenkoPastur
 from amp_attention.targets import Target
@@ -99,8 +99,7 @@ def interpolation_threshold(law: AbstractSpectralLaw, noise: ScalarLike, constra
     Source: arXiv:2509.24914.
     """
     constraints = whole_number("constraints", constraints, 1)
-    if not isinstance(law, AbstractSpectralLaw):
-        raise ValueError(f"law must be a spectral law, got {law!r}")
+    instance_of("law", law, AbstractSpectralLaw, "a spectral law")
     return _interpolation(law, non_negative("noise", noise).astype(law.dtype)) / constraints
 
 

@@ -13,7 +13,7 @@ from amp_attention.amp._damping import AbstractDamping, AutomaticDamping, FixedD
 from amp_attention.channels import ERMChannel
 from amp_attention.data import Data, Samples, adjoint_sum, replicated, scores, sum_over_samples
 from amp_attention.numerics.packing import packed_size
-from amp_attention.numerics.validation import positive
+from amp_attention.numerics.validation import positive, reachable_tolerance
 from amp_attention.objective import loss_and_gradient, stationarity
 from amp_attention.problem import AttentionProblem
 
@@ -122,7 +122,7 @@ class AMP(eqx.Module):
 
     Args:
         tolerance: on the residual of the undamped map and on the KKT residual; by default 1e-8 in float64, 1e-5 in
-            float32.
+            float32, and there at least 2.4e-6, where rounding stops both.
         damping: weight of the old iterate, 0 ≤ damping < 1; None for `AutomaticDamping`; or any `AbstractDamping`.
 
     Source: arXiv:2509.24914.
@@ -209,7 +209,7 @@ class AMP(eqx.Module):
         """The tolerance in the dtype of the data."""
         dtype = data.dtype
         default = 1e-8 if dtype == jnp.float64 else 1e-5
-        return jnp.asarray(default if self.tolerance is None else self.tolerance, dtype)
+        return reachable_tolerance("tolerance", default if self.tolerance is None else self.tolerance, dtype, 20)
 
 
 def _classify(residual, Gamma, S):

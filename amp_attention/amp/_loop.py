@@ -1,5 +1,7 @@
 """The loop around `AMP`, and what it returns."""
 
+from types import NoneType
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ from amp_attention.amp._estimate import AMPEstimate, AMPHistory, overlap
 from amp_attention.amp._implicit import differentiable
 from amp_attention.checkpoints import Checkpoint, refuse_traced, run_fingerprint, run_in_bursts
 from amp_attention.data import Data, replicated
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import instance_of, square_matrix, whole_number
 from amp_attention.objective import check_fits
 from amp_attention.problem import AttentionProblem, cast
 
@@ -136,7 +138,13 @@ def solve_amp(
             checkpoint that is another run's or damaged, or cannot be written.
     """
     max_steps = whole_number("max_steps", max_steps, 1)
-    check_fits(problem, data, S0=S0, start=start.S if isinstance(start, AMPState) else start)
+    instance_of("problem", problem, AttentionProblem, "an AttentionProblem")
+    instance_of("data", data, Data, "Data")
+    instance_of("checkpoint", checkpoint, (Checkpoint, NoneType), "a Checkpoint or None")
+    for name, matrix in {"S0": S0, "start": None if isinstance(start, AMPState) else start}.items():
+        if matrix is not None:
+            square_matrix(name, matrix, data.d)
+    check_fits(problem, data, start=start.S if isinstance(start, AMPState) else None)
     dtype = data.dtype
     problem, solver = cast(problem, dtype), AMP(tolerance, damping)
     S0 = _unknown((data.d, data.d), data) if S0 is None else replicated(jnp.asarray(S0, dtype), data.mesh)

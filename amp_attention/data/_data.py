@@ -8,6 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from amp_attention._typing import Array, Float
 from amp_attention.data._tokens import AbstractTokens, MappedTokens
 from amp_attention.numerics.devices import along_samples, placed
+from amp_attention.numerics.validation import MOST_SAMPLES, whole_number
 
 ROW_SUM_TOLERANCE = 1e-3
 _NEGATIVE_TOLERANCE = 1e-6  # softmax outputs may have been rounded by whoever stored them
@@ -24,7 +25,8 @@ class Data(eqx.Module):
         mesh: devices that the samples are divided over.
 
     Raises:
-        ValueError: when the shapes do not belong together. Values are checked by `check`.
+        ValueError: when the shapes do not belong together, or the arrays are not of floating-point numbers. Values are
+            checked by `check`.
     """
 
     X: Float[Array, "n T d"] | AbstractTokens
@@ -40,10 +42,14 @@ class Data(eqx.Module):
         n: int | None = None,
         mesh: Mesh | None = None,
     ):
+        _require_floating("X", X)
+        _require_floating("y", y)
         if X.ndim != 3 or 0 in X.shape:
             raise ValueError(f"X must have shape (n, T, d) with n, T, d >= 1, got {X.shape}")
         samples, tokens, _ = X.shape
-        self.n, self.mesh = samples if n is None else n, mesh
+        self.n, self.mesh = whole_number("n", samples if n is None else n, 1, MOST_SAMPLES), mesh
+        if samples != (self.n if isinstance(X, AbstractTokens) else filled(self.n, mesh)):
+            raise ValueError(f"n must be the number of samples of X of shape {X.shape}, got {n}")
         rows = filled(self.n, mesh) if isinstance(X, AbstractTokens) else samples
         expected = (rows,) if tokens == 1 else (rows, tokens, tokens)
         if y.shape != expected:
@@ -94,6 +100,13 @@ class Data(eqx.Module):
             _first_offender("y", "no negative entries", y < -_NEGATIVE_TOLERANCE)
             sums = np.sum(y, axis=-1, dtype=np.float64)
             _first_offender("y", "rows that sum to 1 within 1e-3", np.abs(sums - 1) > ROW_SUM_TOLERANCE)
+
+
+def _require_floating(name: str, array: Array | AbstractTokens) -> None:
+    dtype = getattr(array, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, np.floating):
+        found = f"dtype {dtype}" if dtype is not None else f"{type(array).__name__}"
+        raise ValueError(f"{name} must be an array of floating-point numbers, got {found}")
 
 
 def _first_offender(name: str, allowed: str, offends: np.ndarray) -> None:

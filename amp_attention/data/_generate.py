@@ -13,14 +13,15 @@ from amp_attention.data._samples import Samples, sum_over_samples
 from amp_attention.data._sensing import scores
 from amp_attention.data._tokens import AbstractTokens, DrawnTokens, sample_normals
 from amp_attention.numerics.devices import AXIS, along_samples, replicated
-from amp_attention.numerics.validation import positive, whole_number
+from amp_attention.numerics.validation import instance_of, positive, random_key, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.targets import Target
 
 
 def sample_size(alpha: float, d: int) -> int:
     """n = α d² rounded to the nearest whole number, at least 1; the effective α is n/d²."""
-    return max(1, round(float(positive("alpha", alpha)) * whole_number("d", d, 1) ** 2))
+    positive("alpha", alpha)
+    return max(1, round(float(alpha) * whole_number("d", d, 1) ** 2))
 
 
 def drawn_labels(
@@ -95,11 +96,13 @@ def generate_data(
     Raises:
         ValueError: for numbers out of range, or data that do not fit in memory.
     """
+    random_key("key", key)
+    instance_of("problem", problem, (AttentionProblem, Target), "an AttentionProblem or a Target")
     target = problem if isinstance(problem, Target) else problem.target
     d = whole_number("d", d, 1)
     if n is None:
         if isinstance(problem, Target):
-            raise ValueError("n must be given with a target alone, since only a problem has an alpha")
+            raise ValueError("n must be given with a target alone, since only a problem has an alpha, got None")
         n = sample_size(float(problem.alpha), d)
     n = whole_number("n", n, 1)
     dtype = target.noise.dtype

@@ -9,6 +9,7 @@ import numpy as np
 from amp_attention.data._chunks import CHUNK
 from amp_attention.numerics.lanes import lane_count
 from amp_attention.numerics.packing import packed_size
+from amp_attention.numerics.validation import floating_type, whole_number
 
 
 def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, stored: bool = True) -> int:
@@ -18,21 +19,24 @@ def estimated_memory(n: int, tokens: int, d: int, dtype: Any = np.float64, *, st
     matrices and the temporaries of one chunk.
 
     Args:
-        n: samples.
-        tokens: T.
-        d: embedding dimension.
-        dtype: floating type of the data.
+        n: samples, ≥ 1.
+        tokens: T ≥ 1.
+        d: embedding dimension, ≥ 1.
+        dtype: of the data, float32 or float64.
         stored: whether the tokens are in memory, rather than redrawn or read from a file at every pass.
 
     Returns:
         An exact Python integer, however large.
+
+    Raises:
+        ValueError: for numbers out of range.
     """
-    n, tokens, d = int(n), int(tokens), int(d)
+    n, tokens, d = whole_number("n", n, 1), whole_number("tokens", tokens, 1), whole_number("d", d, 1)
     K = packed_size(tokens)
     chunk = min(n, max(CHUNK, lane_count(K)))
     numbers = n * tokens * d * stored + 4 * n * tokens**2 + 8 * n * K + 20 * d * d
     numbers += chunk * (4 * tokens * d + 40 * K * (K + 1))
-    return numbers * np.dtype(dtype).itemsize
+    return numbers * floating_type("dtype", dtype).itemsize
 
 
 def available_memory() -> int | None:
@@ -70,9 +74,10 @@ def check_memory(
         available: bytes to compare with, of one device; measured by default.
 
     Raises:
-        ValueError: with the sizes.
+        ValueError: with the sizes; for numbers out of range.
     """
-    available = available_memory() if available is None else available
+    n, devices = whole_number("n", n, 1), whole_number("devices", devices, 1)
+    available = available_memory() if available is None else whole_number("available", available, 0)
     memories = jax.process_count() if jax.default_backend() == "cpu" else devices
     needed = estimated_memory(-(-n // memories), tokens, d, dtype, stored=stored)
     if available is not None and needed > available:

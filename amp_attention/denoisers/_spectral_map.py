@@ -54,7 +54,8 @@ def _congruence(O, M):
 
 def _threshold(B, lam, Gamma):
     b, O = jnp.linalg.eigh(B)
-    eigenvalues = jnp.where(b > lam, b - lam, jnp.zeros_like(b)) / Gamma
+    # Not b > λ̃: where λ̃ is NaN, so is the result.
+    eigenvalues = jnp.where(b <= lam, jnp.zeros_like(b), b - lam) / Gamma
     S = jnp.matmul(O * eigenvalues[None, :], O.T, precision="highest")
     D = soft_threshold_divided_differences(b, lam)
     V = _half_trace(D) / (Gamma * b.size**2)

@@ -1,6 +1,7 @@
 """Training of the weights by gradient methods: the reference that AMP is compared with."""
 
 import math
+from types import NoneType
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,14 @@ from amp_attention._typing import Array, Float, Int, PRNGKeyArray, Scalar, Scala
 from amp_attention.checkpoints import Checkpoint, digest, refuse_traced, run_fingerprint, run_in_bursts
 from amp_attention.data import Data, replicated
 from amp_attention.erm._optimizers import OPTIMIZERS, Search, advance, begin, best, named_optimizer
-from amp_attention.numerics.validation import positive, whole_number
+from amp_attention.numerics.validation import (
+    instance_of,
+    positive,
+    random_key,
+    reachable_tolerance,
+    square_matrix,
+    whole_number,
+)
 from amp_attention.objective import check_fits, curvature, loss_and_gradient, stationarity, training_objective
 from amp_attention.problem import AttentionProblem, cast
 
@@ -200,7 +208,7 @@ def train(
             same object again to avoid a second compilation.
         width: p ≥ 1; d by default, which never binds.
         max_steps: most optimiser steps; 10000 for `adam`, 2000 otherwise by default.
-        tolerance: on the residual above; 1e-7 in float64, 1e-4 in float32 by default.
+        tolerance: on the residual above; 1e-7 in float64, 1e-4 in float32 by default, and there at least 1e-6.
         learning_rate: of `adam`; entries of W are of order 1.
         checkpoint: where to write the optimiser's state from time to time, and whether to go on from there; the result
             is the same, bit by bit, as without. Of an optax transformation of your own only the structure of its state
@@ -214,21 +222,31 @@ def train(
         ValueError: for arguments out of range or of mismatched shapes; `CheckpointError`, which is one, for a
             checkpoint that is another run's or damaged, or cannot be written.
     """
-    if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+    instance_of("problem", problem, AttentionProblem, "an AttentionProblem")
+    instance_of("data", data, Data, "Data")
+    instance_of("checkpoint", checkpoint, (Checkpoint, NoneType), "a Checkpoint or None")
+    random_key("key", key)
+    if optimizer not in OPTIMIZERS if isinstance(optimizer, str) else not hasattr(optimizer, "update"):
         raise ValueError(
             f"optimizer must be one of {', '.join(OPTIMIZERS)} or an optax transformation, got {optimizer!r}"
         )
-    check_fits(problem, data, S0=S0)
+    check_fits(problem, data)
+    if S0 is not None:
+        square_matrix("S0", S0, data.d)
     dtype = data.dtype
     width = whole_number("width", data.d if width is None else width, 1)
     tolerance = (1e-7 if dtype == jnp.float64 else 1e-4) if tolerance is None else tolerance
+    numbers = (
+        positive("learning_rate", learning_rate).astype(dtype),
+        reachable_tolerance("tolerance", tolerance, dtype),
+    )
     if max_steps is None:
-        max_steps = 10_000 if optimizer == "adam" else 2000
+        max_steps = 10_000 if isinstance(optimizer, str) and optimizer == "adam" else 2000
+    max_steps = whole_number("max_steps", max_steps, 1)
     W = jax.random.normal(key, (data.d, width), dtype)
-    numbers = (positive("learning_rate", learning_rate).astype(dtype), positive("tolerance", tolerance).astype(dtype))
     S0 = None if S0 is None else jnp.asarray(S0, dtype)
     problem, W, S0, numbers = replicated((cast(problem, dtype), W, S0, numbers), data.mesh)
-    method = _Method(optimizer, *numbers, whole_number("max_steps", max_steps, 1))
+    method = _Method(optimizer, *numbers, max_steps)
     if checkpoint is None:
         Gamma_at_zero, search = _begin(problem, data, W, method)
         search = _advance(problem, data, method, Gamma_at_zero, search, jnp.int32(method.max_steps))

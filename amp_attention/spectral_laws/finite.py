@@ -4,8 +4,16 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import finite, real_array, whole_number
 from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float, is_concrete, symmetric_from_spectrum
+
+
+def _real(name: str, values) -> Array:
+    """A list or an array as an array; ValueError unless its entries are real numbers."""
+    array = real_array(values)
+    if array is None:
+        raise ValueError(f"{name} must be a list of real numbers, got {values}")
+    return jnp.asarray(array)
 
 
 class FiniteLaw(AbstractSpectralLaw):
@@ -20,7 +28,7 @@ class FiniteLaw(AbstractSpectralLaw):
     weights: Float[Array, " N"]
 
     def __init__(self, eigenvalues, weights=None):
-        values = as_float(eigenvalues)
+        values = as_float(_real("eigenvalues", eigenvalues))
         if values.ndim != 1 or values.shape[0] == 0:
             raise ValueError(f"eigenvalues must be a non-empty list of shape (N,), got shape {values.shape}")
         if is_concrete(values) and not jnp.isfinite(values).all():
@@ -28,7 +36,7 @@ class FiniteLaw(AbstractSpectralLaw):
         if weights is None:
             masses = jnp.ones_like(values)
         else:
-            masses = as_float(weights, values.dtype)
+            masses = as_float(_real("weights", weights), values.dtype)
             if masses.shape != values.shape:
                 raise ValueError(f"weights must have the shape {values.shape} of eigenvalues, got {masses.shape}")
             if is_concrete(masses) and not (jnp.isfinite(masses) & (masses > 0)).all():
@@ -47,9 +55,7 @@ class FiniteLaw(AbstractSpectralLaw):
             normalise: divide by √Q0, so that Q0 = 1.
         """
         d = whole_number("d", d, 1)
-        gamma = as_float(gamma)
-        if is_concrete(gamma) and not jnp.isfinite(gamma):
-            raise ValueError(f"gamma must be finite, got {gamma}")
+        gamma = finite("gamma", gamma)
         values = jnp.exp(-gamma * jnp.log(jnp.arange(1, d + 1, dtype=gamma.dtype)))
         scale = jnp.sqrt(jnp.mean(values**2)) if normalise else d**-0.5
         return cls(values / scale)
@@ -77,7 +83,7 @@ class FiniteLaw(AbstractSpectralLaw):
         return value, jax.lax.complex(self._sum(along**2 - across**2), 2 * z.imag * self._sum(across * inverse))
 
     def moment(self, k: int) -> Scalar:
-        return self._sum(self.eigenvalues**k)
+        return self._sum(self.eigenvalues ** whole_number("k", k, 0))
 
     def components(self) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         return self.eigenvalues, self.eigenvalues
@@ -92,5 +98,5 @@ class FiniteLaw(AbstractSpectralLaw):
 
     def sample(self, key: PRNGKeyArray, d: int) -> Float[Array, "d d"]:
         """Haar-rotated matrix with eigenvalues `quantiles((i-½)/d)`: at d = N and equal masses, exactly the list."""
-        levels = (jnp.arange(d, dtype=self.dtype) + 0.5) / d
+        levels = (jnp.arange(whole_number("d", d, 1), dtype=self.dtype) + 0.5) / d
         return symmetric_from_spectrum(key, self.quantiles(levels))

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Complex, Float, Scalar, ScalarLike
-from amp_attention.numerics.validation import positive
+from amp_attention.numerics.validation import instance_of, positive, whole_number
 from amp_attention.spectral_laws import _biane
 from amp_attention.spectral_laws._above import Above, integrals_above
 from amp_attention.spectral_laws._contour import HalfLines, half_lines
@@ -28,6 +28,7 @@ class FreeConvolution(eqx.Module):
     delta: Scalar
 
     def __init__(self, law: AbstractSpectralLaw, delta: ScalarLike):
+        instance_of("law", law, AbstractSpectralLaw, "a spectral law")
         self.law = law
         self.delta = positive("delta", delta).astype(law.dtype)
 
@@ -72,6 +73,7 @@ class FreeConvolution(eqx.Module):
         Returns:
             x (ascending), weight, and the principal value h at x.
         """
+        per_cell = None if per_cell is None else whole_number("per_cell", per_cell, 1)
         return _biane.nodes(self.law, self.delta, per_cell)
 
     @eqx.filter_jit

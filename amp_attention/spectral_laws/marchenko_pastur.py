@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
 from amp_attention.numerics.bisection import bisect
-from amp_attention.numerics.validation import positive
+from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.spectral_laws._complex import as_complex, reciprocal, root, scaled
 from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float, is_concrete
 
@@ -57,7 +57,7 @@ class MarchenkoPastur(AbstractSpectralLaw):
 
     def moment(self, k: int) -> Scalar:
         """Narayana sum κ0^{k/2} Σ_r κ0^{-r} C(k,r) C(k-1,r)/(r+1)."""
-        if k == 0:
+        if whole_number("k", k, 0) == 0:
             return jnp.ones_like(self.kappa0)
         terms = [math.comb(k, r) * math.comb(k - 1, r) // (r + 1) * self.kappa0 ** (k / 2 - r) for r in range(k)]
         return sum(terms[1:], terms[0])
@@ -99,6 +99,6 @@ class MarchenkoPastur(AbstractSpectralLaw):
         """W0 W0ᵀ/√(p0 d) with p0 = max(1, round(κ0 d)); κ0 fixes a shape here and must be concrete."""
         if not is_concrete(self.kappa0):
             raise ValueError("kappa0 must be a concrete number in sample (it fixes the width), got a traced value")
-        width = max(1, round(float(self.kappa0) * d))
+        width = max(1, round(float(self.kappa0) * whole_number("d", d, 1)))
         factor = jax.random.normal(key, (d, width), dtype=self.dtype)
         return jnp.matmul(factor, factor.T, precision="highest") / math.sqrt(width * d)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from amp_attention._typing import Array, Complex, Float, PRNGKeyArray, Scalar
 from amp_attention.numerics.bisection import bisect
-from amp_attention.numerics.validation import positive
+from amp_attention.numerics.validation import positive, whole_number
 from amp_attention.spectral_laws._complex import as_complex, reciprocal, root
 from amp_attention.spectral_laws._law import AbstractSpectralLaw, as_float
 
@@ -41,7 +41,7 @@ class Semicircle(AbstractSpectralLaw):
 
     def moment(self, k: int) -> Scalar:
         """Catalan numbers: variance^(k/2) C_(k/2) for even k, zero for odd k."""
-        if k % 2:
+        if whole_number("k", k, 0) % 2:
             return jnp.zeros_like(self.variance)
         catalan = 1
         for j in range(k // 2):
@@ -62,5 +62,6 @@ class Semicircle(AbstractSpectralLaw):
 
     def sample(self, key: PRNGKeyArray, d: int) -> Float[Array, "d d"]:
         """GOE(d): entries of variance σ²/d off the diagonal and 2σ²/d on it."""
+        d = whole_number("d", d, 1)
         gauss = jax.random.normal(key, (d, d), dtype=self.dtype)
         return jnp.sqrt(self.variance / (2 * d)) * (gauss + gauss.T)

@@ -9,7 +9,7 @@ import numpy as np
 
 from amp_attention._typing import Array, Float, Scalar, ScalarLike
 from amp_attention.numerics.quadrature import gauss_legendre
-from amp_attention.numerics.validation import non_negative, positive, whole_number
+from amp_attention.numerics.validation import instance_of, non_negative, positive, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.spectral_laws import AbstractSpectralLaw, FreeConvolution
 from amp_attention.spectrum._outliers import Outliers, outliers
@@ -65,6 +65,7 @@ class LearnedSpectrum(eqx.Module):
     eta: Scalar
 
     def __init__(self, law: AbstractSpectralLaw, delta: ScalarLike, epsilon: ScalarLike, eta: ScalarLike):
+        instance_of("law", law, AbstractSpectralLaw, "a spectral law")
         self.law = law
         self.delta = positive("delta", delta).astype(law.dtype)
         self.epsilon = non_negative("epsilon", epsilon).astype(law.dtype)

@@ -56,4 +56,4 @@ def test_refusals():
     with pytest.raises(ValueError, match="d must be a whole number"):
         generate_data(jax.random.key(0), problem, 0)
     with pytest.raises(ValueError, match="refused before allocating"):
-        generate_data(jax.random.key(0), problem, 10**6)
+        generate_data(jax.random.key(0), problem, 10**6, n=2**30)
