@@ -3,11 +3,19 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from amp_attention.cli import run
 
 SMALL = ("--d", "12", "--test-samples", "2000", "--nodes", "256", "--replicas", "4")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """Tests compute in float64 again after a command that does not."""
+    yield
+    jax.config.update("jax_enable_x64", True)
 
 
 @pytest.fixture
