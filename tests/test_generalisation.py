@@ -47,5 +47,5 @@ def test_standard_error_is_that_of_the_samples(matrices):
 def test_refusals(matrices):
     with pytest.raises(ValueError, match="samples must be a whole number"):
         measure_test_error(attention_problem(), *matrices, jax.random.key(0), samples=0)
-    with pytest.raises(ValueError, match="S0 must have the shape"):
+    with pytest.raises(ValueError, match="S0 must have shape"):
         measure_test_error(attention_problem(), matrices[0], jnp.eye(3), jax.random.key(0))

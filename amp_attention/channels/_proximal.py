@@ -101,9 +101,9 @@ def damped_newton(
         loss = objective.loss.derivatives(trial, objective.y)
 
         eps, scale, length = jnp.finfo(params.dtype).eps, 1 + _size(params), _size(step)
-        # Rounding of z alone changes both terms of the objective, whose slopes cancel where they matter.
-        rounding = jnp.abs(here.values) + scale * jnp.sum(jnp.abs(params - objective.omega), axis=0)
-        lower = objective.value(trial, loss.values) <= here.values + 4 * eps * rounding
+        # Short steps change the objective by less than the rounding of a loss that is a difference of larger numbers.
+        tolerated = jnp.where(length <= jnp.sqrt(eps) * scale, eps ** (2 / 3), 4 * eps)
+        lower = objective.value(trial, loss.values) <= here.values + tolerated * jnp.abs(here.values)
         accept = ~state.settled & (pivot > 0) & lower
         step = jnp.where(accept, step, jnp.zeros_like(step))
         loss = jax.tree.map(lambda new, old: jnp.where(accept, new, old), loss, state.loss)

@@ -130,7 +130,7 @@ def test_labels_without_noise_have_no_peak():
         (None, "lams must be a list of numbers > 0, got None"),
         ("1e-3", "lams must be a list of numbers > 0, got '1e-3'"),
         ([[1e-3, 1e-4]], "lams must be a list of numbers > 0, got"),
-        (["1e-3"], "every value of lams must be a finite number > 0, got 1e-3"),
+        (["1e-3"], "every value of lams must be a finite number > 0, got '1e-3'"),
         ([1e-3, math.nan], "every value of lams must be a finite number > 0, got nan"),
         ([math.inf], "every value of lams must be a finite number > 0, got inf"),
         ([1e-3, 0.0], "every value of lams must be a finite number > 0, got 0"),
