@@ -42,7 +42,7 @@ from amp_attention._cli.options import (
     TargetRequest,
     TrainingOptions,
 )
-from amp_attention._cli.parsing import UsageError, flag, number, option, path, whole
+from amp_attention._cli.parsing import RunError, UsageError, flag, number, option, path, whole
 from amp_attention._cli.streams import abandon_stdout, replace_closed_streams, say
 
 
@@ -77,7 +77,7 @@ def state_evolution(
     request = Request("state-evolution", problem, solver, output, nodes, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import state_evolution_sweep
 
@@ -155,7 +155,7 @@ def compare(
     check_without(without, training)
     check_problem(request)
     check_finite(request)
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention import experiments
     from amp_attention._cli import build, figures, results
 
@@ -197,7 +197,7 @@ def sensitivity(
         check_finite(request, beside="--finite-d")
     else:
         check_alone("without --finite-d", instance)
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import sensitivity_sweep
 
@@ -241,7 +241,7 @@ def tune(
     check_problem(request)
     check_tuning(request)
     request.analysis.update(problem.search())
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import tuning_sweep
 
@@ -292,7 +292,7 @@ def spectrum(
     check_unavailable(request)
     check_problem(request)
     check_spectrum(request)
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import spectrum_sweep
 
@@ -332,7 +332,7 @@ def phase_diagram(
     request = Request("phase-diagram", problem, solver, output, nodes, analysis=analysis, checkpoints=checkpoints)
     check_unavailable(request)
     check_problem(request)
-    prepare(solver.dtype, solver.devices, solver.distributed)
+    prepare(solver.dtype, solver.devices, solver.distributed, output.quiet)
     from amp_attention._cli import build, figures, results
     from amp_attention.experiments import PhaseDiagram
 
@@ -352,7 +352,7 @@ def phase_diagram(
 
 def _finite(request: Request, data: Sequence[Path] = (), save_estimate: Path | None = None) -> int:
     """`amp` and `train`: one engine on drawn instances, or on data from a file or two."""
-    prepare(request.solver.dtype, request.solver.devices, request.solver.distributed)
+    prepare(request.solver.dtype, request.solver.devices, request.solver.distributed, request.output.quiet)
     from amp_attention._cli import build, figures, results
 
     setup = build.data_setup(request, data) if data else build.finite_setup(request)
@@ -383,6 +383,9 @@ def run(arguments: Sequence[str]) -> int:
     except (UsageError, CycloptsError) as error:
         say(f"amp-attention: {' '.join(str(error).split())}")
         return 2
+    except RunError as error:
+        say(f"amp-attention: {' '.join(str(error).split())}")
+        return 1
     except KeyboardInterrupt:
         say("amp-attention: interrupted.")
         return 130

@@ -25,8 +25,10 @@ from amp_attention.data import (
     device_mesh,
     estimated_memory,
     generate_data,
+    load_npy,
     load_npz,
     sample_size,
+    shard,
 )
 from amp_attention.denoisers import NuclearNorm
 from amp_attention.erm import train
@@ -38,7 +40,13 @@ from amp_attention.problem import AttentionProblem, attention_problem
 from amp_attention.sensitivity import expansion, gradient, parameter, slope, with_parameter
 from amp_attention.spectral_laws import FiniteLaw, FreeConvolution, MarchenkoPastur, Semicircle
 from amp_attention.spectrum import LearnedSpectrum, detachment, distances, support_end
-from amp_attention.state_evolution import solve_each, solve_lowest, solve_state_evolution, state_evolution_nodes
+from amp_attention.state_evolution import (
+    solve_each,
+    solve_lowest,
+    solve_state_evolution,
+    state_evolution_nodes,
+    trajectory,
+)
 from amp_attention.targets import Target
 from amp_attention.thresholds import (
     bayes_recovery_threshold,
@@ -83,6 +91,8 @@ ABOVE, FROM_ZERO, BELOW_ONE = "be a finite number > 0", "be a finite number >= 0
 WHOLE = "be a whole number >= {}".format
 ONE_KEY = "be one random key of jax.random.key"
 LAW_ALLOWED, FLOATS = "be a spectral law", "be an array of floating-point numbers"
+A_PROBLEM, PATH, YES_NO = "be an AttentionProblem", "be the path of a file", "be True or False"
+NODES, MESH = "be floating-point numbers of shape (replicas, points, {})".format, "be a mesh of device_mesh"
 COARSE, COARSER = (f"be a finite number >= {least} in float32" for least in ("9.54e-07", "2.38e-06"))
 
 CASES = {
@@ -153,14 +163,8 @@ CASES = {
     "se-start-two": case(
         lambda: solve_state_evolution(PROBLEM, nodes(), start=jnp.ones(2)),
         "start",
-        "be a FixedPoint or three finite numbers",
+        "be a FixedPoint or three numbers",
         "[1. 1.]",
-    ),
-    "se-start-nan": case(
-        lambda: solve_state_evolution(PROBLEM, nodes(), start=jnp.array([0.0, jnp.nan, 1.0])),
-        "start",
-        "be a FixedPoint or three finite numbers",
-        "[ 0. nan  1.]",
     ),
     "se-damping-one": case(lambda: solve_state_evolution(PROBLEM, nodes(), damping=1), "damping", BELOW_ONE, "1"),
     "se-damping-nan": case(lambda: solve_lowest(PROBLEM, nodes(), damping=math.nan), "damping", BELOW_ONE, "nan"),
@@ -174,6 +178,32 @@ CASES = {
         COARSE,
         "1e-08",
     ),
+    "nodes-problem": case(lambda: state_evolution_nodes(3), "problem", A_PROBLEM, "3"),
+    "se-problem": case(lambda: solve_state_evolution(3, nodes()), "problem", A_PROBLEM, "3"),
+    "se-lowest-problem": case(lambda: solve_lowest(PROBLEM.target, nodes()), "problem", A_PROBLEM, "Target"),
+    "se-each-number": case(lambda: solve_each(3, nodes()), "problems", "be a list of problems", "3"),
+    "se-each-problem": case(lambda: solve_each([PROBLEM, 3], nodes()), "problem", A_PROBLEM, "3"),
+    "se-each-mesh": case(lambda: solve_each([PROBLEM], nodes(), mesh=2), "mesh", f"{MESH} or None", "2"),
+    "se-nodes-number": case(lambda: solve_state_evolution(PROBLEM, 3), "nodes", NODES(4), "3"),
+    "se-nodes-whole": case(
+        lambda: solve_state_evolution(PROBLEM, nodes().astype(int)), "nodes", NODES(4), "int64 of shape (2, 8, 4)"
+    ),
+    "se-nodes-rank": case(lambda: solve_lowest(PROBLEM, nodes()[0]), "nodes", NODES(4), "float64 of shape (8, 4)"),
+    "se-nodes-empty": case(lambda: solve_lowest(PROBLEM, nodes()[:0]), "nodes", NODES(4), "float64 of shape (0, 8, 4)"),
+    "se-nodes-other-tokens": case(
+        lambda: solve_lowest(attention_problem(tokens=3), nodes()), "nodes", NODES(10), "float64 of shape (2, 8, 4)"
+    ),
+    "se-nodes-quadratic": case(
+        lambda: solve_lowest(attention_problem(tokens=1), nodes()), "nodes", NODES(2), "float64 of shape (2, 8, 4)"
+    ),
+    "se-each-nodes": case(
+        lambda: solve_each([PROBLEM, attention_problem(tokens=3)], nodes()), "nodes", NODES(10), "float64 of shape"
+    ),
+    "se-nodes-traced": case(
+        lambda: jax.vmap(lambda nodes: solve_lowest(PROBLEM, nodes).value.q)(nodes()), "nodes", NODES(4), "float64 of"
+    ),
+    "trajectory-nodes": case(lambda: trajectory(PROBLEM, 3, 5), "nodes", NODES(4), "3"),
+    "trajectory-steps": case(lambda: trajectory(PROBLEM, nodes(), -1), "steps", WHOLE(0), "-1"),
     # AMP and training.
     "amp-tolerance": case(lambda: AMP(tolerance=0.0), "tolerance", ABOVE, "0.0"),
     "amp-damping": case(lambda: FixedDamping(-0.1), "damping", BELOW_ONE, "-0.1"),
@@ -226,12 +256,29 @@ CASES = {
     ),
     "generate-n-missing": case(lambda: generate_data(KEY, PROBLEM.target, 3), "n", "be given", "None"),
     "generate-n": case(lambda: generate_data(KEY, PROBLEM, 3, 0), "n", WHOLE(1), "0"),
+    "generate-mesh": case(lambda: generate_data(KEY, PROBLEM, 4, mesh=3), "mesh", f"{MESH} or None", "3"),
+    "generate-other-mesh": case(
+        lambda: generate_data(KEY, PROBLEM, 4, mesh=jax.make_mesh((2,), ("x",))), "mesh", MESH, "one with the axes"
+    ),
+    "generate-stored": case(lambda: generate_data(KEY, PROBLEM, 4, stored="no"), "stored", YES_NO, "'no'"),
+    "data-mesh": case(lambda: Data(X, Y, mesh=3), "mesh", f"{MESH} or None", "3"),
+    "shard-mesh": case(lambda: shard(DATA, 3), "mesh", MESH, "3"),
+    "shard-no-mesh": case(lambda: shard(DATA, None), "mesh", MESH, "None"),
+    "shard-data": case(lambda: shard(3, device_mesh()), "data", "be Data", "3"),
     "drawn-n": case(lambda: DrawnTokens(KEY, 0, 2, 3), "n", WHOLE(1), "0"),
     "adjoint-rows": case(lambda: adjoint(jnp.zeros((2, 5)), X), "g", "have T(T+1)/2 rows", "2"),
     "memory-n": case(lambda: estimated_memory(-1, 2, 3), "n", WHOLE(1), "-1"),
     "memory-dtype": case(lambda: estimated_memory(1, 2, 3, complex), "dtype", "be float32 or float64", "<class"),
     "memory-devices": case(lambda: check_memory(1, 2, 3, devices=0), "devices", WHOLE(1), "0"),
     "devices": case(lambda: device_mesh(10**6), "devices", "be at most 4", "1000000"),
+    "devices-text": case(lambda: device_mesh("a"), "devices", "be a number of devices or a list of some", "'a'"),
+    "devices-list": case(lambda: device_mesh([0, 1]), "devices", "be a number of devices or a list", "[0, 1]"),
+    "devices-none": case(lambda: device_mesh([]), "devices", "be a number of devices or a list of some", "[]"),
+    "devices-float": case(lambda: device_mesh(2.0), "devices", WHOLE(1), "2.0"),
+    "npy-tokens": case(lambda: load_npy(3, 4), "tokens", PATH, "3"),
+    "npy-labels": case(lambda: load_npy("X.npy", 4), "labels", PATH, "4"),
+    "npz-path": case(lambda: load_npz(3), "path", PATH, "3"),
+    "mapped-path": case(lambda: MappedTokens(3), "path", PATH, "3"),
     "mapped-shape": Case(
         lambda folder: MappedTokens(written(folder, np.eye(3))), "array.npy", "hold real numbers", "float64 of shape"
     ),
@@ -299,6 +346,9 @@ CASES = {
     "detachment-k": case(lambda: detachment(FiniteLaw([1.0]), 0.5, 2), "k", "be at most 1", "2"),
     "distances-empty": case(lambda: distances([], None), "eigenvalues", "be a non-empty list", "shape (0,)"),
     # Files, checkpoints, experiments.
+    "checkpoint-path": case(lambda: Checkpoint(3), "path", PATH, "3"),
+    "checkpoint-no-path": case(lambda: Checkpoint(""), "path", PATH, "''"),
+    "checkpoint-resume": case(lambda: Checkpoint("run", resume="no"), "resume", YES_NO, "'no'"),
     "checkpoint-every": case(lambda: Checkpoint("run", every=0.0), "every", "be a finite number of seconds > 0", "0.0"),
     "checkpoint-nan": case(lambda: Checkpoint("run", every=math.nan), "every", "be a finite number", "nan"),
     "checkpoint-steps": case(lambda: Checkpoint("run", steps=0), "steps", WHOLE(1), "0"),

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
+from amp_attention.checkpoints import file_digest
 from amp_attention.data import Data, available_memory, check_memory, load_npy, load_npz, sample_size, whiteness
 from amp_attention.experiments import (
     NOT_STORED,
@@ -225,11 +226,20 @@ def sweep_store(
         return NOT_STORED
     described = request.describe() | dict(overrides or {})
     target = [] if described["target"] in (None, "marchenko-pastur", "power-law") else [Path(described["target"])]
-    found = {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in (*target, *files)}
-    run = {"command": request.command, "problem": described, "settings": request.settings(), "files": found}
+    found = {str(path): file_digest(path) for path in (*target, *files)}
+    run: dict[str, Any] = {"command": request.command, "files": found}
+    run |= {"problem": _as_typed(request, described), "settings": _as_typed(request, request.settings())}
     with usage_errors("--checkpoint"):
         fingerprint = json.loads(to_json(run | more))
         return SweepStore(options.checkpoint, fingerprint, options.checkpoint_every or 60.0, options.resume)
+
+
+def _as_typed(request: Request, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries that are options under the names that these have on the command line."""
+    groups = (request.problem, request.solver, request.nodes, request.instance, request.training)
+    options = {entry.name for group in groups for entry in fields(group)} | {"data", "labels", *request.analysis}
+    options -= {"first_guess", "bounds", "grid"}  # of `tune`, from its --lam
+    return {f"--{n.replace('_', '-')}" if n in options else n: value for n, value in entries.items()}
 
 
 def warn_if_another_target(law: AbstractSpectralLaw, d: int) -> None:

@@ -1,6 +1,7 @@
 """Combinations of options that are refused, before anything expensive is imported or allocated."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -129,6 +130,15 @@ def check_checkpoint(request: Request) -> None:
         refuse(request.solver.distributed, "--checkpoint must be left out beside --distributed.")
         folder = options.checkpoint.absolute().parent
         refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(options.checkpoint)!r}.")
+        _check_checkpoint_file(options.checkpoint, options.resume)
+
+
+def _check_checkpoint_file(file: Path, resume: bool) -> None:
+    refuse(os.path.isdir(file), f"--checkpoint: {file} is a folder, not a checkpoint file.")
+    special = os.path.exists(file) and not os.path.isfile(file)
+    refuse(special, f"--checkpoint: {file} is a device or a pipe, not a checkpoint file.")
+    taken = os.path.lexists(file) and not resume
+    refuse(taken, f"--checkpoint: {file} exists; to go on from it add --resume, else give another path.")
 
 
 def check_finite(request: Request, beside: str = "") -> None:
@@ -179,6 +189,8 @@ def check_spectrum(request: Request) -> None:
 
 def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path | None, labels: Path | None) -> None:
     """Tokens and labels that belong together; options that they answer are refused beside them."""
+    folder = file is not None and os.path.isdir(file)
+    refuse(folder, f"--data must be a .npz or .npy file, got the folder {str(file)!r}.")
     separate = file is not None and file.suffix == ".npy"
     refuse(labels is not None and not separate, f"--labels must be left out without --data X.npy, got {labels}.")
     refuse(separate and labels is None, f"--labels must be given beside --data {file}: a .npy file of its labels y.")
@@ -191,6 +203,11 @@ def check_data(problem: ProblemOptions, instance: InstanceOptions, file: Path | 
             value is not None,
             f"{_dashed(name)} must be left out beside --data, whose file fixes it or has no place for it, got {value}.",
         )
+    source = instance.token_source
+    refuse(
+        source != InstanceOptions.token_source,
+        f"--token-source must be left out beside --data, whose tokens cannot be redrawn, got {source}.",
+    )
     check_readable("--data", file)
     if labels is not None:
         check_readable("--labels", labels)

@@ -2,11 +2,15 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from amp_attention._cli.parsing import UsageError
+from amp_attention._cli.streams import say
+
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
 def cache_folder() -> Path:
@@ -20,12 +24,13 @@ def cache_folder() -> Path:
     return base / "amp-attention" / "jax"
 
 
-def prepare(dtype: str, devices: int | None = None, distributed: bool = False) -> None:
+def prepare(dtype: str, devices: int | None = None, distributed: bool = False, quiet: bool = False) -> None:
     """Floating-point type, compilation cache, one BLAS thread, and the devices.
 
     Compiled programs are kept between runs (JAX_COMPILATION_CACHE_DIR overrides where). jnp.linalg.eigh on CPUs runs in
     SciPy's OpenBLAS, whose threads fight with XLA's: with one thread it is never slower and often ten times faster.
     """
+    named = named_processes(os.environ) if distributed else {}
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_folder()))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     # A quarter less compilation at the same speed of what is compiled.
@@ -39,7 +44,7 @@ def prepare(dtype: str, devices: int | None = None, distributed: bool = False) -
     threadpoolctl.threadpool_limits(1, "blas")
     jax.config.update("jax_enable_x64", dtype == "float64")
     if distributed:
-        _join()
+        _join(named, quiet)
         _keep_stdout_for_the_first()
     elif devices is not None and devices > 1:
         with suppress(RuntimeError):  # too late: the devices are there already
@@ -49,20 +54,45 @@ def prepare(dtype: str, devices: int | None = None, distributed: bool = False) -
         raise UsageError(f"--devices must be at most {most}, the number of {kind} devices, got {devices}.")
 
 
-def _join() -> None:
+def named_processes(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of `jax.distributed.initialize` that the environment gives, which may be none, some or all.
+
+    Raises:
+        UsageError: for a value that JAX could not use.
+    """
+    found: dict[str, Any] = {}
+    if ADDRESS in variables:
+        found["coordinator_address"] = address = variables[ADDRESS]
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise UsageError(f"{ADDRESS} must be HOST:PORT with a port from 1 to 65535, got {address!r}.")
+    if COUNT in variables:
+        found["num_processes"] = _whole(COUNT, variables[COUNT], 1, None)
+    if INDEX in variables:
+        found["process_id"] = _whole(INDEX, variables[INDEX], 0, found.get("num_processes"))
+    return found
+
+
+def _whole(name: str, text: str, least: int, end: int | None) -> int:
+    value = int(text) if text.strip().isdecimal() else -1
+    if value < least or (end is not None and value >= end):
+        below = "" if end is None else f" and < {COUNT} = {end}"
+        raise UsageError(f"{name} must be a whole number >= {least}{below}, got {text!r}.")
+    return value
+
+
+def _join(named: Mapping[str, Any], quiet: bool) -> None:
     """Become one of several processes, which JAX finds by itself under SLURM, Open MPI and on cloud pods."""
     import jax
 
-    named = {"num_processes": "JAX_NUM_PROCESSES", "process_id": "JAX_PROCESS_ID"}
+    if not quiet and {"coordinator_address", "num_processes"} <= named.keys():
+        say(f"waiting for {named['num_processes']} processes at {named['coordinator_address']}")
     try:
-        given: dict[str, Any] = {
-            name: int(os.environ[variable]) for name, variable in named.items() if variable in os.environ
-        }
-        jax.distributed.initialize(**given)
+        jax.distributed.initialize(**named)
     except (ValueError, RuntimeError) as error:
         raise UsageError(
             f"--distributed found no other processes: {error} Start under SLURM, mpirun or on a cloud pod, or set "
-            f"JAX_COORDINATOR_ADDRESS, {' and '.join(named.values())}."
+            f"{ADDRESS}, {COUNT} and {INDEX}."
         ) from None
 
 

@@ -25,6 +25,10 @@ class UsageError(Exception):
     """Wrong arguments or unreadable input: printed as one sentence, exit status 2."""
 
 
+class RunError(Exception):
+    """What failed while the program ran and is no argument's fault: printed as one sentence, exit status 1."""
+
+
 def parse_number(name: str, text: str, allowed: str) -> float:
     """One finite real number in the range `allowed`, a key of `RANGES`."""
     try:

@@ -1,7 +1,9 @@
 """Runs one command: collects its points, keeps them safe as they come, and writes tables, files and figures."""
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,20 @@ import numpy as np
 from amp_attention._cli.environment import is_first_process
 from amp_attention._cli.names import SERIES, axes, result_files
 from amp_attention._cli.options import Request, TargetRequest
-from amp_attention._cli.parsing import UsageError
-from amp_attention._cli.streams import Progress, deliver, problems_of, say, series_table, table
-from amp_attention.checkpoints import CheckpointError
+from amp_attention._cli.parsing import RunError, UsageError
+from amp_attention._cli.streams import Progress, deliver, leave, problems_of, say, series_table, table
+from amp_attention.checkpoints import CheckpointError, CheckpointWriteError
 from amp_attention.experiments import (
     NOT_STORED,
     ForeignFileError,
+    LostProcessError,
     ResultFolder,
     Steps,
     columns,
     command_line,
     dataset,
     point_rows,
+    refuse_lost_process,
     run_rows,
     series_rows,
     to_csv,
@@ -71,6 +75,7 @@ class Results:
         try:
             folder = ResultFolder(output.out, output.overwrite)
             folder.claim(result_files(self.request.command))
+            tempfile.TemporaryFile(dir=folder.path).close()  # known now, not after the computation
         except ForeignFileError as error:
             raise UsageError(
                 f"--out must not replace foreign files: {error}; choose another folder or --overwrite."
@@ -89,18 +94,31 @@ class Results:
         """
         try:
             with store:
-                for point in points:
-                    self.points.append(point)
-                    progress.point(point.record)
-                    if time.perf_counter() - self.saved > SAVE_EVERY:
-                        self.save(complete=False)
+                self._gather(points, progress)
         except KeyboardInterrupt:
             return False
+        except LostProcessError as error:
+            with suppress(RunError):
+                self.save(complete=False)
+            leave(f"amp-attention: {error}")
+        except CheckpointWriteError as error:
+            raise RunError(f"--checkpoint: {error}.") from None
         except CheckpointError as error:
             raise UsageError(f"--checkpoint: {error}.") from None
         finally:
             progress.close()
         return True
+
+    def _gather(self, points: Iterator[Any], progress: Progress) -> None:
+        try:
+            for point in points:
+                self.points.append(point)
+                progress.point(point.record)
+                if time.perf_counter() - self.saved > SAVE_EVERY:
+                    self.save(complete=False)
+        except RuntimeError as error:
+            refuse_lost_process(error)
+            raise
 
     def document(self) -> dict[str, Any]:
         """The JSON document."""
@@ -158,7 +176,7 @@ class Results:
         try:
             self.folder.write(name, content)
         except (OSError, ForeignFileError) as error:
-            raise UsageError(f"--out: {self.folder.path / name} could not be written: {error}.") from None
+            raise RunError(f"--out: {self.folder.path / name} could not be written: {error}.") from None
 
     def answer(self, points: Points, total: int, make_figures: Figures, store: Steps = NOT_STORED) -> int:
         """Compute, save, draw and print.
@@ -174,8 +192,10 @@ class Results:
         """
         progress = Progress(self.request.command, total, self.request.output.quiet or not is_first_process())
         complete = self.collect(points(progress.tell), progress, store)
-        self.save()
-        printed = self._print()  # before the figures: nothing that goes wrong there takes the answer away
+        try:
+            self.save()
+        finally:
+            printed = self._print()  # nothing that goes wrong with files or figures takes the answer away
         if self.folder is not None and complete:
             self.save_figures(make_figures(self.points, self.parameters))
         if self.folder is not None and not self.request.output.quiet:
@@ -215,4 +235,4 @@ def save_matrix(path: Path, matrix: np.ndarray | None) -> None:
         with path.open("wb") as file:
             np.save(file, matrix)
     except OSError as error:
-        raise UsageError(f"--save-estimate: {path} could not be written ({error.strerror}).") from None
+        raise RunError(f"--save-estimate: {path} could not be written ({error.strerror}).") from None

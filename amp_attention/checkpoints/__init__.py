@@ -2,10 +2,15 @@
 
 from amp_attention.checkpoints._files import (
     CheckpointError as CheckpointError,
+    CheckpointWriteError as CheckpointWriteError,
     read_checkpoint as read_checkpoint,
     write_checkpoint as write_checkpoint,
 )
-from amp_attention.checkpoints._fingerprints import digest as digest, run_fingerprint as run_fingerprint
+from amp_attention.checkpoints._fingerprints import (
+    digest as digest,
+    file_digest as file_digest,
+    run_fingerprint as run_fingerprint,
+)
 from amp_attention.checkpoints._runs import (
     Checkpoint as Checkpoint,
     read_to_resume as read_to_resume,

@@ -9,13 +9,15 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 _NAME, _FORMAT = b"amp-attention checkpoint", 1
 _LONGEST_HEADER = 2**20
-_ABSENT = "nothing"
+_ABSENT = object()
+_MOST_SHOWN = 3  # differences between two runs
+_LONGEST_LIST = 6
 
 
 class CheckpointError(ValueError):
@@ -23,6 +25,10 @@ class CheckpointError(ValueError):
 
     A ValueError, like every argument that is refused: it is the path given that has to be another one.
     """
+
+
+class CheckpointWriteError(CheckpointError):
+    """A checkpoint cannot be written, for instance on a full disk."""
 
 
 def write_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any], payload: bytes) -> None:
@@ -34,7 +40,7 @@ def write_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any], pa
         payload: content.
 
     Raises:
-        CheckpointError: when it cannot be written, for instance on a full disk.
+        CheckpointWriteError: when it cannot be written, for instance on a full disk.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.part")
@@ -48,7 +54,7 @@ def write_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any], pa
                 os.fsync(file.fileno())
             os.replace(temporary, target)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise CheckpointWriteError(f"{path} cannot be written: {error.strerror or error}") from None
     with contextlib.suppress(OSError):  # the file is in place; not every file system can make that last at once
         _sync_folder(target.parent)
 
@@ -99,7 +105,8 @@ def read_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any]) -> 
 
     Args:
         path: file.
-        fingerprint: of this run, as it was written.
+        fingerprint: of this run, as it was written. Entries of `files`, if there is one, are paths with digests of what
+            the run reads from them.
 
     Raises:
         CheckpointError: when there is no such file, or it is no checkpoint, of another format or version, truncated,
@@ -156,7 +163,52 @@ def _checked_header(path, line: bytes, payload: bytes) -> dict[str, Any]:
 
 
 def _check_belongs(path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for name in [*expected, *(name for name in stored if name not in expected)]:
-        there, here = stored.get(name, _ABSENT), expected.get(name, _ABSENT)
-        if there != here:
-            raise CheckpointError(f"{path} is a checkpoint of another run: {name} is {there} there and {here} here")
+    if stored == expected:
+        return
+    there, here = _kind(stored), _kind(expected)
+    if there != here:
+        raise CheckpointError(f"{path} is a checkpoint of another run: of {there} there and of {here} here")
+    changed = _changed_files(stored.get("files"), expected.get("files"))
+    if changed:
+        have = "has" if len(changed) == 1 else "have"
+        raise CheckpointError(f"{' and '.join(changed)} {have} changed since the checkpoint {path} was written")
+    found = list(_differences("", stored, expected))
+    more = [f"{len(found) - _MOST_SHOWN} more differ"] if len(found) > _MOST_SHOWN else []
+    sentence = "; ".join(found[:_MOST_SHOWN] + more)
+    raise CheckpointError(f"{path} is a checkpoint of another run: {sentence}")
+
+
+def _kind(fingerprint: Mapping[str, Any]) -> str:
+    """What ran: nothing else can be compared where this is another thing."""
+    names = [name for name in ("command", "engine") if name in fingerprint]
+    return f"the {names[0]} {fingerprint[names[0]]}" if names else "something else"
+
+
+def _changed_files(stored: Any, expected: Any) -> list[str]:
+    both = isinstance(stored, Mapping) and isinstance(expected, Mapping)
+    return [name for name in expected if stored.get(name, expected[name]) != expected[name]] if both else []
+
+
+def _differences(name: str, there: Any, here: Any) -> Iterator[str]:
+    """One clause for each entry that is not the same, however deep it is."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for entry in [*here, *(entry for entry in there if entry not in here)]:
+            yield from _differences(entry, there.get(entry, _ABSENT), here.get(entry, _ABSENT))
+    elif _long(there) and _long(here) and len(there) == len(here):
+        parts = (_differences(f"{name}[{i}]", *pair) for i, pair in enumerate(zip(there, here, strict=True)))
+        yield from next((found for found in map(list, parts) if found), [])
+    elif there != here:
+        yield f"{name} is {_shown(there)} there and {_shown(here)} here"
+
+
+def _long(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) > _LONGEST_LIST
+
+
+def _shown(value: Any) -> str:
+    """A value as one would type it."""
+    if value is _ABSENT or value is None:
+        return "absent" if value is _ABSENT else "not given"
+    if _long(value):
+        return f"{_shown(value[0])},...,{_shown(value[-1])} ({len(value)} values)"
+    return ",".join(map(_shown, value)) or "empty" if isinstance(value, list) else str(value)

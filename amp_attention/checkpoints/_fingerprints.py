@@ -17,12 +17,25 @@ from amp_attention.checkpoints._trees import is_key
 _BLOCK = 2**24  # bytes of an array hashed at once
 
 
+def file_digest(path: str | os.PathLike) -> str:
+    """What a file holds in 16 characters, read in blocks; neither its name nor its times count.
+
+    Args:
+        path: file.
+
+    Raises:
+        OSError: when it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def digest(tree: Any) -> str:
     """What a pytree is made of in 16 characters, the same in every process: to tell runs apart.
 
     Arrays count with shape, dtype and content, read in blocks and, where they are divided over devices, part by part;
     random keys with their bits; modules with their kind and all their fields. Functions count by name only. An object
-    with a `path` that is a file, as tokens in a file have, counts with its path, size and time of modification.
+    with a `path` that is a file, as tokens in a file have, counts with its path and the file's content.
 
     Args:
         tree: concrete; on several processes all must call it with the same.
@@ -69,8 +82,7 @@ def _sequence_parts(values: Sequence[Any]) -> Iterator[bytes]:
 
 def _file_parts(path: Any) -> Iterator[bytes]:
     if isinstance(path, (str, os.PathLike)) and os.path.isfile(path):
-        facts = os.stat(path)
-        yield f"{os.fspath(path)}:{facts.st_size}:{facts.st_mtime_ns}".encode()
+        yield f"{os.fspath(path)}:{file_digest(path)}".encode()
 
 
 def _array_parts(array: Any) -> Iterator[bytes]:

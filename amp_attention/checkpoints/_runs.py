@@ -39,7 +39,7 @@ class Checkpoint:
         resume: go on from the file.
 
     Raises:
-        ValueError: for numbers out of range.
+        ValueError: for arguments of another kind or out of range.
     """
 
     path: str | os.PathLike
@@ -48,6 +48,10 @@ class Checkpoint:
     resume: bool = False
 
     def __post_init__(self):
+        if not isinstance(self.path, str | os.PathLike) or not os.fspath(self.path):
+            raise ValueError(f"path must be the path of a file, got {self.path!r}")
+        if not isinstance(self.resume, bool):
+            raise ValueError(f"resume must be True or False, got {self.resume!r}")
         number = isinstance(self.every, (int, float, np.number)) and not isinstance(self.every, bool)
         if not number or not math.isfinite(self.every) or self.every <= 0:
             raise ValueError(f"every must be a finite number of seconds > 0, got {self.every!r}")
@@ -123,8 +127,12 @@ def read_to_resume(checkpoint: Checkpoint, fingerprint: Mapping[str, Any]) -> by
     """
     if not os.path.lexists(checkpoint.path):
         return b""
+    if os.path.isdir(checkpoint.path):
+        raise CheckpointError(f"{checkpoint.path} is a folder, not a checkpoint file")
+    if os.path.exists(checkpoint.path) and not os.path.isfile(checkpoint.path):
+        raise CheckpointError(f"{checkpoint.path} is a device or a pipe, not a checkpoint file")
     if not checkpoint.resume:
-        raise CheckpointError(f"{checkpoint.path} exists; to go on from it, ask to resume, else give another path")
+        raise CheckpointError(f"{checkpoint.path} exists; to go on from it, pass resume=True, else give another path")
     return read_checkpoint(checkpoint.path, fingerprint)
 
 

@@ -7,8 +7,8 @@ from jax.sharding import Mesh, NamedSharding
 
 from amp_attention._typing import Array, Float
 from amp_attention.data._tokens import AbstractTokens, MappedTokens
-from amp_attention.numerics.devices import along_samples, placed
-from amp_attention.numerics.validation import MOST_SAMPLES, whole_number
+from amp_attention.numerics.devices import along_samples, check_mesh, placed
+from amp_attention.numerics.validation import MOST_SAMPLES, instance_of, whole_number
 
 ROW_SUM_TOLERANCE = 1e-3
 _NEGATIVE_TOLERANCE = 1e-6  # softmax outputs may have been rounded by whoever stored them
@@ -44,6 +44,7 @@ class Data(eqx.Module):
     ):
         _require_floating("X", X)
         _require_floating("y", y)
+        check_mesh(mesh)
         if X.ndim != 3 or 0 in X.shape:
             raise ValueError(f"X must have shape (n, T, d) with n, T, d >= 1, got {X.shape}")
         samples, tokens, _ = X.shape
@@ -131,7 +132,12 @@ def shard(data: Data, mesh: Mesh) -> Data:
     Args:
         data: on one device; with several processes the same in all of them.
         mesh: of `device_mesh`.
+
+    Raises:
+        ValueError: for what is no data, or no such mesh.
     """
+    instance_of("data", data, Data, "Data")
+    check_mesh(mesh, required=True)
     missing = filled(data.n, mesh) - data.n
 
     def place(array):

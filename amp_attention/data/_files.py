@@ -9,6 +9,7 @@ import numpy as np
 from amp_attention.data._data import Data
 from amp_attention.data._memory import check_memory
 from amp_attention.data._tokens import MappedTokens
+from amp_attention.numerics.validation import file_path
 
 
 def load_npz(path: str | os.PathLike, dtype=None) -> Data:
@@ -19,9 +20,10 @@ def load_npz(path: str | os.PathLike, dtype=None) -> Data:
         dtype: floating type of the result; JAX's default float by default.
 
     Raises:
-        ValueError: when the file is no such archive, an array is missing, not numeric or of the wrong shape, values
-            fail `Data.check`, or the data do not fit in memory.
+        ValueError: when `path` is no path, the file is no such archive, an array is missing, not numeric or of the
+            wrong shape, values fail `Data.check`, or the data do not fit in memory.
     """
+    file_path("path", path)
     dtype = jnp.result_type(float) if dtype is None else dtype
     try:
         archive = np.load(path, allow_pickle=False)
@@ -70,6 +72,8 @@ def load_npy(tokens: str | os.PathLike, labels: str | os.PathLike, dtype=None) -
         ValueError: when a file cannot be read, the shapes do not belong together, values fail `Data.check`, or what
             is beside the tokens does not fit in memory.
     """
+    file_path("tokens", tokens)
+    file_path("labels", labels)
     X = MappedTokens(tokens, dtype)
     check_memory(*X.shape, X.dtype, stored=False)
     try:

@@ -12,7 +12,7 @@ from amp_attention.data._memory import check_memory
 from amp_attention.data._samples import Samples, sum_over_samples
 from amp_attention.data._sensing import scores
 from amp_attention.data._tokens import AbstractTokens, DrawnTokens, sample_normals
-from amp_attention.numerics.devices import AXIS, along_samples, replicated
+from amp_attention.numerics.devices import AXIS, along_samples, check_mesh, replicated
 from amp_attention.numerics.validation import instance_of, positive, random_key, whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.targets import Target
@@ -94,10 +94,12 @@ def generate_data(
         The data, in the dtype of the target, and S0.
 
     Raises:
-        ValueError: for numbers out of range, or data that do not fit in memory.
+        ValueError: for arguments of another kind or out of range, or data that do not fit in memory.
     """
     random_key("key", key)
     instance_of("problem", problem, (AttentionProblem, Target), "an AttentionProblem or a Target")
+    instance_of("stored", stored, bool, "True or False")
+    check_mesh(mesh)
     target = problem if isinstance(problem, Target) else problem.target
     d = whole_number("d", d, 1)
     if n is None:

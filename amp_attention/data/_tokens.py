@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._typing import Array, Float, Int, PRNGKeyArray
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import file_path, whole_number
 
 
 class AbstractTokens(eqx.Module):
@@ -100,6 +100,7 @@ class MappedTokens(AbstractTokens):
     dtype: np.dtype = eqx.field(static=True)
 
     def __init__(self, path: str | os.PathLike, dtype=None):
+        file_path("path", path)
         self.path = str(Path(path).resolve())
         _mapped.cache_clear()  # the file may be another one than the last time
         try:
@@ -109,10 +110,10 @@ class MappedTokens(AbstractTokens):
         if not isinstance(array, np.ndarray):
             raise ValueError(f"{path} must be a single .npy array, got an archive")
         if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "fiu" or not array.flags.c_contiguous:
-            order = "C" if array.flags.c_contiguous else "Fortran"
+            order, remedy = ("C", "") if array.flags.c_contiguous else ("Fortran", "; save np.ascontiguousarray of it")
             raise ValueError(
                 f"{path} must hold real numbers of shape (n, T, d) with n, T, d >= 1 in C order, got {array.dtype} of "
-                f"shape {array.shape} in {order} order"
+                f"shape {array.shape} in {order} order{remedy}"
             )
         n, tokens, d = array.shape
         self.shape = (n, tokens, d)

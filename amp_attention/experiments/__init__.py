@@ -36,6 +36,10 @@ from amp_attention.experiments._predictions import (
     refine as refine,
     theory_curve as theory_curve,
 )
+from amp_attention.experiments._records import (
+    LostProcessError as LostProcessError,
+    refuse_lost_process as refuse_lost_process,
+)
 from amp_attention.experiments._runs import FinitePoint as FinitePoint, FiniteRun as FiniteRun
 from amp_attention.experiments._sensitivity import (
     SensitivityPoint as SensitivityPoint,

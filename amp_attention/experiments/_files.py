@@ -1,5 +1,6 @@
 """Result folders: what was computed, by which command and which versions; nobody else's file is replaced."""
 
+import contextlib
 import csv
 import hashlib
 import importlib.metadata
@@ -113,8 +114,13 @@ class ResultFolder:
 
     def _replace(self, name: str, data: bytes) -> None:
         temporary = self.path / f".{name}.part"
-        temporary.write_bytes(data)
-        temporary.replace(self.path / name)
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(self.path / name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def _digest(data: bytes) -> str:

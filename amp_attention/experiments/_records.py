@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from amp_attention._solution import RESULTS, Solution, result_message, result_name
@@ -87,11 +88,33 @@ def failure(error: Exception) -> dict[str, Any]:
 NUMERICAL_ERRORS = (MemoryError, ArithmeticError, np.linalg.LinAlgError, RuntimeError)  # JAX and Equinox raise the last
 
 
+class LostProcessError(Exception):
+    """Of several processes one no longer answers: nothing that they compute together can go on."""
+
+
+def refuse_lost_process(error: Exception) -> None:
+    """What JAX raises at run time in one of several processes is no property of a point.
+
+    Raises:
+        LostProcessError: with the reason.
+    """
+    if jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError):
+        record = failure(error)
+        memory = record["result"] == result_name(RESULTS.refused_by_memory)
+        what = "this process ran out of memory" if memory else "another process was lost"
+        raise LostProcessError(f"{what}: {record['message']}") from error
+
+
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any] | None]:
-    """(value, None), or (None, the record of the failure) for numerical errors and exhausted memory."""
+    """(value, None), or (None, the record of the failure) for numerical errors and exhausted memory.
+
+    Raises:
+        LostProcessError: when another process does not answer any more.
+    """
     try:
         return function(*args, **kwargs), None
     except NUMERICAL_ERRORS as error:
+        refuse_lost_process(error)
         return None, failure(error)
 
 

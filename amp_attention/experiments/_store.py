@@ -77,6 +77,7 @@ class SweepStore(Steps):
     def __init__(self, path: Path | str, fingerprint: Mapping[str, Any], every: float = 60.0, resume: bool = False):
         self.path, self.fingerprint, self.every = Path(path), dict(fingerprint), every
         found = read_to_resume(Checkpoint(path, every=every, resume=resume), self.fingerprint)
+        self._new = not found  # no file was there
         self._lines = found.split(b"\n") if found else []  # a step each, with its name
         self._position = 0  # of the next step
         self._left: list[Path] = []  # states of engines whose steps have finished
@@ -101,9 +102,19 @@ class SweepStore(Steps):
         return result
 
     def run(self, name: str, compute: Callable[[Checkpoint | None], Any]) -> Any:
-        """What is stored, or what `compute` gives; the engine writes its state to the checkpoint that it is given."""
+        """What is stored, or what `compute` gives; the engine writes its state to the checkpoint that it is given.
+
+        Raises:
+            CheckpointError: as `step`, or when a file of that state is there and is not this engine's. A store that has
+                just been created, and has no step yet, is then removed.
+        """
         state = self.path.with_name(f"{self.path.name}.{self._position}")
-        result = self.step(name, lambda: compute(Checkpoint(state, every=self.every, resume=True)))
+        try:
+            result = self.step(name, lambda: compute(Checkpoint(state, every=self.every, resume=True)))
+        except CheckpointError:
+            if self._new and not self._lines:
+                self.path.unlink(missing_ok=True)
+            raise
         self._left.append(state)
         self._tidy()
         return result

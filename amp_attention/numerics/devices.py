@@ -1,6 +1,7 @@
 """Work divided over devices: the mesh, and what goes where."""
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from amp_attention._typing import Array
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import instance_of, whole_number
 
 AXIS = "devices"
 Tree = TypeVar("Tree")
@@ -24,10 +25,13 @@ def device_mesh(devices: int | Sequence[Any] | None = None) -> Mesh:
         devices: how many of `jax.devices()`, of all processes together, or which; all of them by default.
 
     Raises:
-        ValueError: for more devices than there are.
+        ValueError: for more devices than there are, or what is neither a number nor a list of devices.
     """
     present = jax.devices()
-    if devices is None or isinstance(devices, int):
+    if isinstance(devices, Sequence):
+        if not devices or not all(isinstance(device, jax.Device) for device in devices):
+            raise ValueError(f"devices must be a number of devices or a list of some, got {devices!r}")
+    else:
         count = len(present) if devices is None else whole_number("devices", devices, 1)
         if count > len(present):
             raise ValueError(
@@ -35,6 +39,14 @@ def device_mesh(devices: int | Sequence[Any] | None = None) -> Mesh:
             )
         devices = present[:count]
     return jax.make_mesh((len(devices),), (AXIS,), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def check_mesh(mesh: Mesh | None, *, required: bool = False) -> None:
+    """ValueError unless `mesh` is one of `device_mesh`, or None where none is `required`."""
+    allowed = "a mesh of device_mesh" if required else "a mesh of device_mesh or None"
+    instance_of("mesh", mesh, Mesh if required else (Mesh, NoneType), allowed)
+    if mesh is not None and mesh.axis_names != (AXIS,):
+        raise ValueError(f"mesh must be {allowed}, got one with the axes {mesh.axis_names}")
 
 
 def replicated(tree: Tree, mesh: Mesh | None) -> Tree:

@@ -4,6 +4,7 @@ Values are checked when they are concrete; of a tracer, whose value is not known
 """
 
 import operator
+import os
 from typing import Any
 
 import jax
@@ -88,11 +89,17 @@ def instance_of(name: str, value: Any, kind: type | tuple[type, ...], allowed: s
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
+def file_path(name: str, value: str | os.PathLike) -> None:
+    """ValueError unless `value` is a path, which need not exist; an empty one is none."""
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ValueError(f"{name} must be the path of a file, got {value!r}")
+
+
 def square_matrix(name: str, value: Float[Array, "d d"], d: int) -> None:
     """ValueError unless `value` is a d×d array of finite real numbers."""
     matrix = real_array(value)
     if matrix is None:
-        raise ValueError(f"{name} must be an array of real numbers of shape {(d, d)}, got {_described(value)}")
+        raise ValueError(f"{name} must be an array of real numbers of shape {(d, d)}, got {described(value)}")
     if matrix.shape != (d, d):
         raise ValueError(f"{name} must have shape {(d, d)}, got {matrix.shape}")
     if _is_concrete(value) and not np.all(np.isfinite(matrix)):
@@ -101,7 +108,7 @@ def square_matrix(name: str, value: Float[Array, "d d"], d: int) -> None:
         raise ValueError(f"{name} must have finite entries, got {matrix[i, j]} at {(int(i), int(j))}")
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     """An array by its dtype and shape, anything else by itself."""
     return f"{value.dtype} of shape {value.shape}" if hasattr(value, "dtype") else repr(value)
 
@@ -112,7 +119,7 @@ def random_key(name: str, key: PRNGKeyArray) -> None:
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
     raw = dtype == np.uint32 and shape is not None and len(shape) == 1
     if not (typed or raw):
-        raise ValueError(f"{name} must be one random key of jax.random.key, got {_described(key)}")
+        raise ValueError(f"{name} must be one random key of jax.random.key, got {described(key)}")
 
 
 def floating_type(name: str, dtype: Any) -> np.dtype:

@@ -10,9 +10,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from amp_attention._solution import Solution
 from amp_attention._typing import Array, Float
-from amp_attention.numerics.devices import AXIS, replicated
+from amp_attention.numerics.devices import AXIS, check_mesh, replicated
+from amp_attention.numerics.validation import instance_of
 from amp_attention.problem import AttentionProblem
-from amp_attention.state_evolution._equations import Nodes
+from amp_attention.state_evolution._equations import Nodes, check_nodes
 from amp_attention.state_evolution._fixed_point import FixedPoint
 from amp_attention.state_evolution._solver import informed_start, solve_lowest, uninformed_start
 
@@ -41,8 +42,12 @@ def solve_each(
         The solutions, in order.
 
     Raises:
-        ValueError: for arguments out of range, or lists of different lengths.
+        ValueError: for arguments of another kind or out of range, or lists of different lengths.
     """
+    instance_of("problems", problems, Sequence, "a list of problems")
+    check_mesh(mesh)
+    for problem in problems:
+        check_nodes(problem, nodes)
     starts = [None] * len(problems) if starts is None else starts
     if len(starts) != len(problems):
         raise ValueError(f"starts must be as many as the {len(problems)} problems, got {len(starts)}")

@@ -3,11 +3,13 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from amp_attention._typing import Array, Bool, Float, Scalar
 from amp_attention.channels import ChannelAverage
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import described, instance_of, whole_number
 from amp_attention.problem import AttentionProblem
 
 Nodes = Float[Array, "R P D"]
@@ -35,10 +37,29 @@ def state_evolution_nodes(problem: AttentionProblem, nodes: int = 4096, replicas
 
     Returns:
         Array (replicas, points, D) in the problem's dtype.
+
+    Raises:
+        ValueError: for what is no problem, or numbers out of range.
     """
+    instance_of("problem", problem, AttentionProblem, "an AttentionProblem")
     nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
     seed = whole_number("seed", seed, 0)
     return jnp.asarray(problem.channel.nodes(problem.target, nodes, replicas, seed), problem.alpha.dtype)
+
+
+def check_nodes(problem: AttentionProblem, nodes: Nodes) -> None:
+    """ValueError unless `problem` is a problem, and `nodes` an array that its channel can have made.
+
+    Shape and type alone are looked at, so that both may be traced. Costs about a millisecond: once a solution.
+    """
+    instance_of("problem", problem, AttentionProblem, "an AttentionProblem")
+    D = problem.channel.nodes(problem.target, 1, 1).shape[-1]
+    array = isinstance(nodes, jax.Array | np.ndarray) and jnp.issubdtype(nodes.dtype, np.floating)
+    if not array or nodes.ndim != 3 or 0 in nodes.shape or nodes.shape[-1] != D:
+        raise ValueError(
+            f"nodes must be floating-point numbers of shape (replicas, points, {D}), which state_evolution_nodes makes "
+            f"for this problem, got {described(nodes)}"
+        )
 
 
 def conjugates(alpha: Scalar, d_Sigma: Array, d_m: Array, d_q: Array) -> tuple[Array, Array, Array]:

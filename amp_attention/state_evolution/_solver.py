@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
@@ -18,6 +17,7 @@ from amp_attention.state_evolution._equations import (
     OrderParameters,
     channel_equations,
     channel_step,
+    check_nodes,
     prior_equations,
 )
 from amp_attention.state_evolution._fixed_point import FixedPoint, free_entropy_at, report, report_with_errors
@@ -76,10 +76,11 @@ def solve_state_evolution(
         nodes); `max_steps_reached`; `left_domain`; `nonfinite`.
 
     Raises:
-        ValueError: for arguments out of range.
+        ValueError: for arguments of another kind or out of range, or nodes of another problem's shape.
 
     Source: arXiv:2509.24914.
     """
+    check_nodes(problem, nodes)
     return _attach(problem, nodes, _run(problem, nodes, start, tolerance, max_steps, damping))
 
 
@@ -109,8 +110,8 @@ def _start(problem, start):
     if isinstance(start, tuple):
         return start
     overlaps = real_array(start)
-    if overlaps is None or overlaps.shape != (3,) or not (isinstance(start, Tracer) or np.all(np.isfinite(overlaps))):
-        raise ValueError(f"start must be a FixedPoint or three finite numbers (Sigma, m, q), got {start}")
+    if overlaps is None or overlaps.shape != (3,):
+        raise ValueError(f"start must be a FixedPoint or three numbers (Sigma, m, q), got {start}")
     return start, False
 
 
@@ -265,7 +266,11 @@ def solve_lowest(
 
     Returns:
         The best solution; `iterations` counts the evaluations of all starts.
+
+    Raises:
+        ValueError: for arguments of another kind or out of range.
     """
+    check_nodes(problem, nodes)
     starts = [uninformed_start(problem), informed_start(problem)] if starts is None else starts
     best = _run(problem, nodes, starts[0], **options)
     evaluations = best.evaluations
@@ -292,7 +297,12 @@ def trajectory(
     Returns:
         OrderParameters of arrays: Sigma, m, q of shape (steps + 1,), entry t after t iterations; the conjugates of
         shape (steps,), entry t computed from entry t of the overlaps.
+
+    Raises:
+        ValueError: for arguments of another kind or out of range.
     """
+    check_nodes(problem, nodes)
+    steps = whole_number("steps", steps, 0)
     first = jnp.zeros(3, problem.alpha.dtype) if start is None else start
 
     def advance(x, _):

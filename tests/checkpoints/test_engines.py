@@ -80,7 +80,7 @@ def test_a_finished_run_returns_at_once(engine, same_bits, tmp_path, bursts):
     with bursts(engine.module) as done:
         assert same_bits(engine(Checkpoint(file, resume=True), max_steps=500), plain)
     assert not done
-    with pytest.raises(CheckpointError, match="exists; to go on from it, ask to resume"):
+    with pytest.raises(CheckpointError, match="exists; to go on from it, pass resume=True"):
         engine(Checkpoint(file), max_steps=500)
     assert file.read_bytes() == content
 

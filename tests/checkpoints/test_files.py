@@ -102,9 +102,14 @@ def test_that_of_another_version_is_refused(written, monkeypatch):
     ("run", "message"),
     [
         (RUN | {"d": 40, "tolerance": 1.0}, "of another run: d is 30 there and 40 here"),
-        (RUN | {"extra": True}, "of another run: extra is nothing there and True here"),
-        ({"engine": "amp", "d": 30, "tolerance": 1e-8}, r"of another run: shape is \[2, 3\] there and nothing here"),
+        (RUN | {"extra": True}, "of another run: extra is absent there and True here"),
+        ({"engine": "amp", "d": 30, "tolerance": 1e-8}, "of another run: shape is 2,3 there and absent here"),
         (RUN | {"tolerance": 1e-8 * (1 + 1e-15)}, "of another run: tolerance is"),
+        (RUN | {"engine": "train", "d": 40}, "of another run: of the engine amp there and of the engine train here$"),
+        (
+            RUN | {"tolerance": None, "d": 40},
+            "run: d is 30 there and 40 here; tolerance is 1e-08 there and not given here$",
+        ),
     ],
 )
 def test_that_of_another_run_is_refused(written, run, message):
@@ -112,6 +117,38 @@ def test_that_of_another_run_is_refused(written, run, message):
     with pytest.raises(CheckpointError, match=message):
         read_checkpoint(written, run)
     assert written.read_bytes() == content
+
+
+SWEEP = {
+    "command": "amp",
+    "files": {"X.npy": "aa", "y.npy": "bb"},
+    "problem": {"lam": [i / 10 for i in range(20)], "noise": 0.5},
+    "settings": {"seed": 0, "d": 9, "devices": None, "dtype": "float64"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": SWEEP["settings"] | {"seed": 1}}, "is a checkpoint of another run: seed is 0 there and 1 here$"),
+        ({"problem": {"lam": [0.1], "noise": 0.5}}, r"run: lam is 0\.0,\.\.\.,1\.9 \(20 values\) there and 0\.1 here$"),
+        ({"problem": {"lam": [7.0] * 20, "noise": 0.5}}, r"run: lam\[0\] is 0\.0 there and 7\.0 here$"),
+        (
+            {"settings": {"seed": 1, "d": 8, "devices": 2, "dtype": "float32"}},
+            "devices is not .* 2 here; 1 more differ$",
+        ),
+        ({"files": {"X.npy": "aa", "y.npy": "cc"}}, r"^y\.npy has changed since the checkpoint .*run was written$"),
+        ({"files": {"X.npy": "a", "y.npy": "b"}, "problem": {}}, r"^X\.npy and y\.npy have changed since"),
+        (
+            {"files": {"Z.npy": "aa", "y.npy": "bb"}},
+            r"run: Z\.npy is absent there and aa here; X\.npy is aa there and absent",
+        ),
+    ],
+)
+def test_only_what_differs_is_said(tmp_path, change, message):
+    write_checkpoint(tmp_path / "run", SWEEP, PAYLOAD)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(tmp_path / "run", SWEEP | change)
 
 
 def test_what_is_not_there_is_refused(tmp_path):

@@ -23,6 +23,14 @@ def test_a_path_that_cannot_be_written_is_known_before_anything_is_computed(tmp_
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_is_no_file_is_said(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, message in ((tmp_path, "is a folder, not"), (tmp_path / "pipe", "is a device or a pipe, not")):
+        for resume in (False, True):
+            with pytest.raises(CheckpointError, match=message):
+                run_in_bursts(Checkpoint(path, resume=resume), RUN, never, never, never)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from amp_attention.checkpoints import read_checkpoint, write_checkpoint
+from amp_attention.checkpoints import CheckpointWriteError, read_checkpoint, write_checkpoint
 from amp_attention.cli import run
 from amp_attention.experiments import Steps, SweepStore
 
@@ -52,7 +52,7 @@ def test_a_file_that_is_there_is_never_overwritten(capsys, whole, tmp_path):
     before = file.read_bytes()
     other = [*GRID[:-1], "3"]
     cases = [
-        (file, [*GRID], "exists"),
+        (file, [*GRID], "exists; to go on from it add --resume, else give another path."),
         (file, [*other, "--resume"], "repeats"),
     ]
     for name, content in (("text", b"hello\n"), ("short", before[:-10]), ("empty", b"")):
@@ -158,12 +158,17 @@ def test_other_options_and_another_target_file_are_refused(capsys, steps, tmp_pa
         assert run(arguments) == 130
     before = file.read_bytes()
     capsys.readouterr()
-    os.utime(target, ns=(0, 0))
-    for options, word in ((arguments, "files"), ([*arguments, "--seed", "3"], "settings"), (arguments[:1], "command")):
-        options = ["tune", "--lam", "0.3", "--checkpoint", str(file)] if len(options) == 1 else options
+    other = ["tune", "--lam", "0.3", "--checkpoint", str(file)]
+    for options, words in (
+        ([*arguments, "--seed", "3"], "is a checkpoint of another run: --seed is 0 there and 3 here.\n"),
+        (other, "of another run: of the command state-evolution there and of the command tune here.\n"),
+        (arguments, "S0.npy has changed since the checkpoint"),
+    ):
+        if options is arguments:
+            np.save(target, np.linspace(0, 3, 8))
         assert run([*options, "--resume"]) == 2
         sentence = capsys.readouterr().err
-        assert sentence.startswith("amp-attention: --checkpoint: ") and f"of another run: {word} is" in sentence
+        assert sentence.startswith("amp-attention: --checkpoint: ") and words in sentence
         assert file.read_bytes() == before
 
 
@@ -223,10 +228,21 @@ def test_refusals(capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
+def test_a_disk_that_fills_up_is_no_wrong_argument(capsys, tmp_path, monkeypatch):
+    def fails(*_):
+        raise CheckpointWriteError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepStore, "run", fails)
+        assert run(["amp", *SMALL, "--checkpoint", str(tmp_path / "runs")]) == 1
+    assert capsys.readouterr().err == "amp-attention: --checkpoint: the disk is full.\n"
+
+
 def test_an_unwritable_place(capsys, tmp_path):
     (tmp_path / "taken").mkdir()
-    assert run(["amp", *SMALL, "--checkpoint", str(tmp_path / "taken"), "--resume"]) == 2
-    assert "--checkpoint" in capsys.readouterr().err
+    for options in ([], ["--resume"]):
+        assert run(["amp", *SMALL, "--checkpoint", str(tmp_path / "taken"), *options]) == 2
+        assert "taken is a folder, not a checkpoint file." in capsys.readouterr().err
     write_checkpoint(tmp_path / "mine", {"a": 1}, b"kept")
     assert run(["amp", *SMALL, "--checkpoint", str(tmp_path / "mine"), "--resume"]) == 2
     assert read_checkpoint(tmp_path / "mine", {"a": 1}) == b"kept"

@@ -85,12 +85,14 @@ def test_a_checkpoint_belongs_to_both_files(capsys, files, tmp_path):
     assert run(arguments) == 1
     content = (tmp_path / "run").read_bytes()
     for name in ("X.npy", "y.npy"):
-        facts = (tmp_path / name).stat()
-        os.utime(tmp_path / name, ns=(0, 0))
+        facts, array = (tmp_path / name).stat(), np.load(files / name)
+        np.save(tmp_path / name, array[::-1])
+        os.utime(tmp_path / name, ns=(facts.st_atime_ns, facts.st_mtime_ns))
         capsys.readouterr()
         assert run([*arguments, "--resume"]) == 2
-        assert "of another run: files is" in capsys.readouterr().err
-        os.utime(tmp_path / name, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        assert f"{name} has changed since the checkpoint" in capsys.readouterr().err
+        np.save(tmp_path / name, array)  # the same again, at another time
+        os.utime(tmp_path / name, ns=(0, 0))
     assert run([*arguments, "--resume", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["points"][0]["result"] == "max_steps_reached"
     assert (tmp_path / "run").read_bytes() == content
@@ -112,6 +114,12 @@ def test_a_checkpoint_belongs_to_both_files(capsys, files, tmp_path):
         (["--data", "nan.npy", "--labels", "y.npy"], "--data, --labels: X must have finite numbers only; 1 of 72"),
         (["--data", "short.npy", "--labels", "y.npy"], "short.npy must hold real numbers of shape (n, T, d)"),
         (["--data", "X.npy", "--labels", "y.npy", "--d", "9"], "--d must be left out beside --data"),
+        (["--data", ".", "--labels", "y.npy"], "--data must be a .npz or .npy file, got the folder '.'."),
+        (["--data", "fortran.npy", "--labels", "y.npy"], "in Fortran order; save np.ascontiguousarray of it"),
+        (
+            ["--data", "X.npy", "--labels", "y.npy", "--token-source", "key"],
+            "--token-source must be left out beside --data, whose tokens cannot be redrawn, got key.",
+        ),
         (["--data", "thin.npy", "--labels", "y.npy"], "--data must hold tokens of dimension d >= 2, got d = 1"),
     ],
 )
@@ -120,6 +128,7 @@ def test_refusals(capsys, files, tmp_path, monkeypatch, arguments, sentence):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "nan.npy", np.where(np.arange(N)[:, None, None] == 7, np.nan, X))
     np.save(tmp_path / "thin.npy", X[:, :, :1])
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(X))
     np.save(tmp_path / "y.npy", np.load(files / "y.npy"))
     np.save(tmp_path / "short.npy", X[0])
     np.save(tmp_path / "objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)

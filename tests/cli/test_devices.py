@@ -61,6 +61,44 @@ def test_refusals(capsys, arguments, sentence):
     assert sentence in capsys.readouterr().err
 
 
+VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (("foo", "2", "0"), "JAX_COORDINATOR_ADDRESS must be HOST:PORT with a port from 1 to 65535, got 'foo'."),
+        ((":1234", "2", "0"), "JAX_COORDINATOR_ADDRESS must be HOST:PORT"),
+        (("foo:99999", "2", "0"), "JAX_COORDINATOR_ADDRESS must be HOST:PORT"),
+        (("foo:1234", "0", "0"), "JAX_NUM_PROCESSES must be a whole number >= 1, got '0'."),
+        (("foo:1234", "2", "x"), "JAX_PROCESS_ID must be a whole number >= 0 and < JAX_NUM_PROCESSES = 2, got 'x'."),
+        (("foo:1234", "2", "2"), "JAX_PROCESS_ID must be a whole number >= 0 and < JAX_NUM_PROCESSES = 2, got '2'."),
+        (("foo:1234", "2", "-1"), "JAX_PROCESS_ID must be a whole number >= 0"),
+    ],
+)
+def test_names_of_processes_that_are_refused(capsys, monkeypatch, values, sentence):
+    for name, value in zip(VARIABLES, values, strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("jax.distributed.initialize", lambda **_: pytest.fail("joined"))
+    assert run(["amp", *SMALL, "--distributed"]) == 2
+    assert capsys.readouterr().err.startswith(f"amp-attention: {sentence}")
+
+
+@pytest.mark.parametrize(("options", "said"), [((), ["waiting for 2 processes at [::1]:1234"]), (("--quiet",), [])])
+def test_a_process_says_that_it_waits(capsys, monkeypatch, options, said):
+    for name, value in zip(VARIABLES, ("[::1]:1234", "2", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+
+    def initialize(**given):
+        assert given == {"coordinator_address": "[::1]:1234", "num_processes": 2, "process_id": 1}
+        raise RuntimeError("Nobody came.")
+
+    monkeypatch.setattr("jax.distributed.initialize", initialize)
+    assert run(["amp", *SMALL, "--distributed", *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:-1] == said and "found no other processes: Nobody came." in lines[-1]
+
+
 def test_two_processes(alone, tmp_path):
     """Each holds half of the samples; the first prints one document, the second nothing, and only the first writes."""
     with socket.socket() as free:

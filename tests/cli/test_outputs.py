@@ -4,16 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
 
 from amp_attention._cli.options import OutputOptions, ProblemOptions, Request, SolverOptions
+from amp_attention._cli.parsing import RunError
 from amp_attention._cli.results import Results
 from amp_attention._cli.streams import problems_of, replace_closed_streams
 from amp_attention.cli import run
+from amp_attention.experiments._records import guarded
 from amp_attention.plotting import describe, learning_curves
 from amp_attention.plotting._style import ERROR_BARS
 
@@ -97,6 +101,46 @@ def test_points_are_saved_as_they_come(tmp_path, monkeypatch):
 
     results(tmp_path).answer(points, 2, lambda *_: {})
     assert seen == [1, 2]
+
+
+def test_a_disk_that_fills_up_takes_no_answer_away(tmp_path, monkeypatch):
+    """Status 1, the document on stdout, and no half a file."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    def points(_):
+        yield SimpleNamespace(record={"alpha": 0.5, "lam": 0.1, "result": "successful"})
+
+    found, printed = results(tmp_path), []
+    monkeypatch.setattr("amp_attention._cli.results.deliver", printed.append)
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(RunError, match=r"--out: .*could not be written: .*No space left on device"):
+        found.answer(points, 1, lambda *_: {})
+    assert len(json.loads(printed[0])["points"]) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_lost_process_ends_the_program_and_keeps_its_points(tmp_path, monkeypatch):
+    """What JAX raises then, in a point or between two, is no result."""
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    monkeypatch.setattr("os._exit", sys.exit)
+    for inside in (guarded, lambda function: function()):
+
+        def points(_, inside=inside):
+            yield SimpleNamespace(record={"alpha": 0.5, "lam": 0.1, "result": "successful"})
+            inside(lost)
+
+        said = []
+        monkeypatch.setattr("amp_attention._cli.streams.say", said.append)
+        with pytest.raises(SystemExit) as ended:
+            results(tmp_path).answer(points, 2, lambda *_: {})
+        assert ended.value.code == 1
+        assert said == ["amp-attention: another process was lost: JaxRuntimeError: Connection closed by peer"]
+        assert len(json.loads((tmp_path / "state-evolution.json").read_text())["points"]) == 1
+
+
+def lost():
+    raise jax.errors.JaxRuntimeError("Connection closed by peer")
 
 
 def test_a_closed_pipe_is_no_traceback():

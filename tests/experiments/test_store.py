@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from amp_attention.checkpoints import CheckpointError
+from amp_attention.checkpoints import CheckpointError, read_to_resume
 from amp_attention.experiments import NOT_STORED, SweepStore, _store
 
 SWEEP = {"command": "sweep", "seed": 0}
@@ -68,7 +68,7 @@ def test_a_file_that_is_there_is_refused_and_left_as_it_is(tmp_path):
     file = tmp_path / "sweep"
     content = written(file)
     for change, resume, message in (
-        (content, False, "exists; to go on from it, ask to resume"),
+        (content, False, "exists; to go on from it, pass resume=True"),
         (content[:-1], True, "is a truncated checkpoint"),
         (content.replace(b"text", b"next", 1), True, "is a damaged checkpoint"),
         (b"my diary\n", True, "is not a checkpoint of amp-attention"),
@@ -160,6 +160,21 @@ def test_little_time_is_spent_on_writing(tmp_path, clock, monkeypatch):
     """Of a large file, whose every write takes two seconds."""
     writes, _ = writes_of(clock, monkeypatch, SweepStore(tmp_path / "sweep", SWEEP), 500, 1.0, writing=2.0)
     assert 2.0 * writes < 0.11 * clock[0]
+
+
+def test_a_foreign_state_of_an_engine_leaves_nothing_new(tmp_path):
+    """Unless steps have finished before it, which are kept."""
+    for position, kept in ((0, ["sweep.0"]), (1, ["sweep", "sweep.0", "sweep.1"])):
+        (tmp_path / f"sweep.{position}").write_text("mine")
+        with (
+            pytest.raises(CheckpointError, match=rf"sweep\.{position} is not a checkpoint of amp-attention"),
+            SweepStore(tmp_path / "sweep", SWEEP) as store,
+        ):
+            if position:
+                store.step("first", lambda: 1)
+            store.run("engine", lambda checkpoint: read_to_resume(checkpoint, SWEEP))
+        assert sorted(file.name for file in tmp_path.iterdir()) == kept
+        assert (tmp_path / f"sweep.{position}").read_text() == "mine"
 
 
 def test_the_state_of_an_engine_is_kept_until_its_step_is_written(tmp_path, clock):
