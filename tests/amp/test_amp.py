@@ -15,6 +15,7 @@ from amp_attention.data import Data, adjoint, generate_data, scores
 from amp_attention.heads import LinearHead, SoftmaxHead
 from amp_attention.objective import training_objective
 from amp_attention.problem import attention_problem, cast
+from amp_attention.state_evolution import solve_lowest, state_evolution_nodes
 
 STANDARD = attention_problem(0.5, 0.05)
 STALLING = attention_problem(0.5, 0.03, kappa0=0.3, beta0=2.0, beta=1.0, noise=0.2)
@@ -283,3 +284,15 @@ def test_step_is_differentiable_forward_and_reverse(small, solved):
     np.testing.assert_allclose(forward, (step(state.S + h * dS) - step(state.S - h * dS)) / (2 * h), atol=1e-5)
     reverse = jax.vjp(step, state.S)[1](weights)[0]
     np.testing.assert_allclose(jnp.sum(weights * forward), jnp.sum(reverse * dS), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_sixteen_tokens():
+    """K = 136 scores a sample: AMP ends at a stationary point, near what state evolution predicts."""
+    problem = attention_problem(0.05, 0.01, tokens=16)
+    data, S0 = generate_data(jax.random.key(0), problem, 24)
+    solution = solve_amp(problem, data, S0=S0)
+    assert solution.successful and solution.value.gradient_norm <= 1e-8
+    theory = solve_lowest(problem, state_evolution_nodes(problem, 64, 4))
+    assert theory.successful
+    np.testing.assert_allclose(solution.value.squared_error, theory.value.squared_error, rtol=0.3)
