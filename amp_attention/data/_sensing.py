@@ -1,7 +1,8 @@
 """The scores of the samples as a linear map of S, and its adjoint; no sensing matrix is ever formed.
 
 z_ab = Tr(A_ab S) with A_ab = (x_a x_bᵀ + x_b x_aᵀ − 2δ_ab I)/(2√d √(1+δ_ab)), a ≤ b. n samples have nK such d×d
-matrices; both maps below cost one product of size nT×d×d instead.
+matrices; both maps below cost three quarters of one product of size nT×d×d instead: with the coordinates divided into
+a first half and the rest, x = (u, v), a symmetric matrix [[A, B], [Bᵀ, C]] is known by its rows [A, B] and C.
 """
 
 import math
@@ -24,44 +25,71 @@ def _on_diagonal(tokens: int, dtype) -> Array:
     return jnp.asarray(rows == columns, dtype)[:, None]
 
 
-def _scores(S, X):
-    n, tokens, d = X.shape
-    mapped = jnp.matmul(X.reshape(n * tokens, d), S, precision="highest").reshape(X.shape)
+def _rows(X):
+    return X.reshape(X.shape[0] * X.shape[1], X.shape[2])
+
+
+def _mapped(X, M):
+    """M applied to every token."""
+    return jnp.matmul(_rows(X), M, precision="highest").reshape(*X.shape[:2], M.shape[1])
+
+
+def _gram(X, Y):
+    """Σ of x yᵀ over all tokens."""
+    return jnp.matmul(_rows(X).T, _rows(Y), precision="highest")
+
+
+def _inner(X, Y):
+    """x_aᵀ y_b of all pairs of tokens of each sample, pairs first."""
+    tokens = X.shape[1]
     if tokens > _WRITTEN_OUT:
-        h = jnp.einsum("nad,nbd->abn", X, mapped, precision="highest")[upper_triangle(tokens)]
-    else:
-        h = jnp.stack([jnp.sum(X[:, a] * mapped[:, b], axis=-1) for a, b in zip(*upper_triangle(tokens), strict=True)])
+        return jnp.einsum("nad,nbd->abn", X, Y, precision="highest")
+    pairs = [[jnp.sum(X[:, a] * Y[:, b], axis=-1) for b in range(tokens)] for a in range(tokens)]
+    return jnp.stack([jnp.stack(row) for row in pairs])
+
+
+def _scores(S, X):
+    tokens, d = X.shape[1:]
+    half = d // 2
+    U, V = X[..., :half], X[..., half:]
+    # Half of x_aᵀSx_b = u_aᵀ(A/2 u_b + B v_b) + v_aᵀ(C/2 v_b) + (a ↔ b), of the symmetric part of whatever S is.
+    columns = jnp.concatenate([S[:half, :half], S[half:, :half] + S[:half, half:].T]) / 2
+    one_way = _inner(U, _mapped(X, columns)) + _inner(V, _mapped(V, S[half:, half:] / 2))
+    h = (one_way + jnp.swapaxes(one_way, 0, 1))[upper_triangle(tokens)]
     z = h / jnp.asarray(diagonal_weights(tokens), S.dtype)[:, None]
     centre = jnp.trace(S) / math.sqrt(2)
     return (z - _on_diagonal(tokens, z.dtype) * centre) / math.sqrt(d)
 
 
 class AdjointSum(eqx.Module):
-    """Σ_μ Σ_{a≤b} g_μ,ab A_μ,ab before it is made symmetric: sums of these over chunks are sums of the matrices.
+    """Σ_μ Σ_{a≤b} g_μ,ab A_μ,ab before it is put together: sums of these over chunks are sums of the matrices.
 
     Attributes:
-        outer: the sum of all x_a x_bᵀ with their weights.
-        diagonal: that of the g_aa, which belong to the identity.
+        rows: of the sum of all x_a x_bᵀ with their weights, the first half of the rows.
+        corner: the rest of it that is not known by symmetry.
+        diagonal: the sum of the g_aa, which belong to the identity.
     """
 
-    outer: Float[Array, "d d"]
+    rows: Float[Array, "half d"]
+    corner: Float[Array, "rest rest"]
     diagonal: Scalar
 
     @property
     def matrix(self) -> Float[Array, "d d"]:
         """The symmetric matrix."""
-        d = self.outer.shape[0]
-        centre = self.diagonal / math.sqrt(2) * jnp.eye(d, dtype=self.outer.dtype)
-        return ((self.outer + self.outer.T) / 2 - centre) / math.sqrt(d)
+        half, d = self.rows.shape
+        outer = jnp.concatenate([self.rows, jnp.concatenate([self.rows[:, half:].T, self.corner], axis=1)])
+        centre = self.diagonal / math.sqrt(2) * jnp.eye(d, dtype=outer.dtype)
+        return ((outer + outer.T) / 2 - centre) / math.sqrt(d)
 
 
 def _adjoint(g, X) -> AdjointSum:
-    n, tokens, d = X.shape
+    tokens, half = X.shape[1], X.shape[2] // 2
     # Ordered pairs (a, b): each unordered pair a < b is met twice, so it carries half of g_ab.
     weights = jnp.asarray(diagonal_weights(tokens) / 2, g.dtype)[:, None]
     mixed = jnp.einsum("abn,nbd->nad", (weights * g)[positions(tokens)], X, precision="highest")
-    outer = jnp.matmul(X.reshape(n * tokens, d).T, mixed.reshape(n * tokens, d), precision="highest")
-    return AdjointSum(outer, jnp.sum(_on_diagonal(tokens, g.dtype) * g))
+    U, V = X[..., :half], X[..., half:]
+    return AdjointSum(_gram(U, mixed), _gram(V, mixed[..., half:]), jnp.sum(_on_diagonal(tokens, g.dtype) * g))
 
 
 def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"] | AbstractTokens) -> Float[Array, "K n"]:
@@ -86,8 +114,8 @@ def adjoint_sum(g: Float[Array, "K n"], X: Float[Array, "n T d"] | AbstractToken
         part = _adjoint(chunk.masked(chunk.take(g, -1)), chunk.take(X))
         return jax.tree.map(jnp.add, total, part), None
 
-    d = X.shape[2]
-    zero = AdjointSum(jnp.zeros((d, d), g.dtype), jnp.zeros((), g.dtype))
+    d, half = X.shape[2], X.shape[2] // 2
+    zero = AdjointSum(*(jnp.zeros(shape, g.dtype) for shape in ((half, d), (d - half, d - half), ())))
     return fold_chunks(body, zero, X.shape[0])[0]
 
 
