@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from amp_attention.channels import Guess
 from amp_attention.data import Data
 from amp_attention.numerics.packing import packed_size, upper_triangle
 from amp_attention.problem import AttentionProblem
@@ -51,7 +52,7 @@ def dense_step(problem: AttentionProblem, A: jax.Array, y: jax.Array, state: Den
     matrices = A.reshape(n * K, d * d)  # as one matrix: no copy of it is made for either product
     omega = (matrices @ state.S.reshape(d * d)).reshape(n, K).T - state.V * state.g
     thorough = (state.steps < 10) | (state.steps % 10 == 0)  # look at all minima of the samples' problems
-    step = problem.channel.apply(omega, jnp.moveaxis(y, 0, -1), state.V, warm=state.z, thorough=thorough)
+    step = problem.channel.apply(omega, jnp.moveaxis(y, 0, -1), state.V, Guess(state.z, thorough))
     field = (step.g.T.reshape(1, n * K) @ matrices).reshape(d, d)
     Gamma = -jnp.sum(step.divergence) / d**2
     new = problem.denoiser.apply(field / d + Gamma * state.S, Gamma)

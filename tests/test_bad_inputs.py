@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from amp_attention.amp import AMP, FixedDamping, solve_amp
 from amp_attention.boundaries import collapse_lam, crossing, margins
@@ -32,10 +31,9 @@ from amp_attention.data import (
 )
 from amp_attention.denoisers import NuclearNorm
 from amp_attention.erm import train
-from amp_attention.experiments import peak_sweep, problem_grid, read_eigenvalues
+from amp_attention.experiments import FiniteSettings, TheorySettings, peak_sweep, problem_grid, read_eigenvalues
 from amp_attention.generalisation import measure_test_error
 from amp_attention.heads import LinearHead, SoftmaxHead
-from amp_attention.numerics.validation import fraction, non_negative, positive, whole_number
 from amp_attention.problem import AttentionProblem, attention_problem
 from amp_attention.sensitivity import expansion, gradient, parameter, slope, with_parameter
 from amp_attention.spectral_laws import FiniteLaw, FreeConvolution, MarchenkoPastur, Semicircle
@@ -357,6 +355,18 @@ CASES = {
     "peak-order": case(lambda: peak_sweep(PROBLEM, [0.1, 0.2]), "lams", "be in falling order", "0.2 after 0.1"),
     "peak-number": case(lambda: peak_sweep(PROBLEM, 0.1), "lams", "be a list of numbers > 0", "0.1"),
     "peak-noise": case(lambda: peak_sweep(attention_problem(noise=0.0), [0.1]), "noise", ABOVE, "0.0"),
+    "theory-nodes": case(lambda: TheorySettings(nodes=0), "nodes", WHOLE(1), "0"),
+    "theory-replicas": case(lambda: TheorySettings(replicas=2.5), "replicas", WHOLE(1), "2.5"),
+    "theory-tolerance": case(lambda: TheorySettings(tolerance=0.0), "tolerance", ABOVE, "0.0"),
+    "theory-iterations": case(lambda: TheorySettings(max_iterations=0), "max_iterations", WHOLE(1), "0"),
+    "theory-damping": case(lambda: TheorySettings(damping=1.0), "damping", BELOW_ONE, "1.0"),
+    "finite-d": case(lambda: FiniteSettings(d=0), "d", WHOLE(1), "0"),
+    "finite-repeats": case(lambda: FiniteSettings(repeats=0), "repeats", WHOLE(1), "0"),
+    "finite-test-samples": case(lambda: FiniteSettings(test_samples=-1), "test_samples", WHOLE(1), "-1"),
+    "finite-optimizer": case(lambda: FiniteSettings(optimizer="sgd"), "optimizer", "be one of lbfgs, adam", "'sgd'"),
+    "finite-kappa": case(lambda: FiniteSettings(kappa=0.0), "kappa", ABOVE, "0.0"),
+    "finite-seed": case(lambda: FiniteSettings(seed=-1), "seed", WHOLE(0), "-1"),
+    "finite-devices": case(lambda: FiniteSettings(devices=0), "devices", WHOLE(1), "0"),
     "eigenvalue-file": Case(
         lambda folder: read_eigenvalues(written(folder, np.array([1.0, -2.0]))),
         "array.npy",
@@ -388,64 +398,3 @@ def test_refused_with_name_range_and_value(name, tmp_path):
 
 def test_the_table_is_long_enough():
     assert len(CASES) >= 60
-
-
-def test_a_traced_value_is_taken_and_a_traced_shape_is_not():
-    """Under jit the value is not known, shape and type are."""
-    assert jax.eval_shape(lambda x: positive("x", x), jax.ShapeDtypeStruct((), jnp.float64)).shape == ()
-    for wrong in (jax.ShapeDtypeStruct((2,), jnp.float64), jax.ShapeDtypeStruct((), jnp.complex128)):
-        with pytest.raises(ValueError, match="x must be a finite number > 0"):
-            jax.eval_shape(lambda x: positive("x", x), wrong)
-
-
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(FINITE)
-def test_numbers_are_taken_inside_their_range_alone(value):
-    for check, inside in ((positive, value > 0), (non_negative, value >= 0), (fraction, 0 <= value < 1)):
-        if inside:
-            assert float(check("x", value)) == value
-        else:
-            with pytest.raises(ValueError, match="x must be a"):
-                check("x", value)
-
-
-@given(st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from([float, np.float32, np.float64, jnp.asarray]))
-def test_no_check_takes_what_is_not_finite(value, kind):
-    for check in (positive, non_negative, fraction):
-        with pytest.raises(ValueError, match="x must be a"):
-            check("x", kind(value))
-
-
-@given(st.integers(-(2**70), 2**70), st.integers(0, 3))
-def test_whole_numbers_are_taken_from_their_minimum_on(value, minimum):
-    if value >= minimum:
-        assert whole_number("x", value, minimum) == value
-    else:
-        with pytest.raises(ValueError, match=f"x must be a whole number >= {minimum}, got {value}"):
-            whole_number("x", value, minimum)
-
-
-@given(FINITE | st.booleans() | st.none() | st.text(max_size=3))
-def test_nothing_else_is_a_whole_number(value):
-    with pytest.raises(ValueError, match="x must be a whole number >= 1"):
-        whole_number("x", value, 1)
-
-
-@given(st.floats(1e-12, 1e6), st.integers(1, 10**6))
-def test_sample_size_is_the_nearest_whole_number(alpha, d):
-    n = sample_size(alpha, d)
-    assert isinstance(n, int) and n >= 1
-    assert n == 1 or abs(n - alpha * d**2) <= 0.5 + 1e-15 * n
-
-
-@given(st.integers(1, 2**40), st.integers(1, 64), st.integers(1, 2**20), st.sampled_from([np.float32, np.float64]))
-def test_memory_is_an_exact_number_that_grows_with_every_size(n, tokens, d, dtype):
-    needed = estimated_memory(n, tokens, d, dtype)
-    assert isinstance(needed, int) and needed > n * tokens * d * np.dtype(dtype).itemsize
-    for larger in ((n + 1, tokens, d), (n, tokens + 1, d), (n, tokens, d + 1)):
-        assert estimated_memory(*larger, dtype) > needed
-    assert estimated_memory(n, tokens, d, dtype, stored=False) < needed
-    with pytest.raises(ValueError, match="refused before allocating"):
-        check_memory(n, tokens, d, dtype, available=needed // 2 - 1)

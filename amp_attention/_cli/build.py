@@ -36,7 +36,7 @@ from amp_attention.experiments import (
     to_json,
 )
 from amp_attention.numerics.packing import packed_size
-from amp_attention.numerics.validation import reachable_tolerance
+from amp_attention.numerics.validation import AMP_ROUNDING, ROUNDING, reachable_tolerance
 from amp_attention.problem import AttentionProblem, attention_head, cast
 from amp_attention.spectral_laws import AbstractSpectralLaw, FiniteLaw, MarchenkoPastur
 from amp_attention.targets import Target
@@ -133,7 +133,7 @@ def spectral_law(described: dict[str, Any]) -> AbstractSpectralLaw | None:
 def theory_settings(request: Request) -> TheorySettings:
     """How state evolution is solved, after a look at the memory that the nodes need."""
     nodes = request.nodes
-    _check_tolerance(request, 8)
+    _check_tolerance(request, ROUNDING)
     with usage_errors("--nodes"):
         check_node_memory(request.describe()["tokens"], nodes.nodes, nodes.replicas, _dtype(request))
     return TheorySettings(
@@ -187,7 +187,7 @@ class FiniteSetup:
 def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
     """How the engines run at finite d, after a look at the memory that the largest point needs."""
     instance = request.instance
-    _check_tolerance(request, 8 if request.command == "train" else 20)
+    _check_tolerance(request, ROUNDING if request.command == "train" else AMP_ROUNDING)
     given = d is not None
     d = d or instance.d or 100
     if not given:

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from amp_attention._solution import RESULTS
 from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
 from amp_attention.amp._damping import AbstractDamping, AutomaticDamping, FixedDamping
-from amp_attention.channels import ERMChannel
+from amp_attention.channels import ERMChannel, Guess
 from amp_attention.data import Data, Samples, adjoint_sum, replicated, scores, sum_over_samples
 from amp_attention.numerics.packing import packed_size
-from amp_attention.numerics.validation import positive, reachable_tolerance
+from amp_attention.numerics.validation import AMP_ROUNDING, positive, reachable_tolerance
 from amp_attention.objective import loss_and_gradient, stationarity
 from amp_attention.problem import AttentionProblem
 
@@ -85,7 +85,7 @@ def channel_pass(problem: AttentionProblem, data: Data, state: AMPState) -> Chan
         channel, S, V, thorough = shared
         g, warm = samples.lanes
         omega = scores(S, samples.X) - V * g
-        step = channel.apply(omega, samples.y, V, warm=warm, thorough=thorough)
+        step = channel.apply(omega, samples.y, V, Guess(warm, thorough))
         field = adjoint_sum(samples.masked(step.g), samples.X)
         change = jnp.sum(samples.masked((step.g - g) ** 2))
         return (field, jnp.sum(samples.masked(step.divergence)), change), (step.g, step.z)
@@ -111,7 +111,9 @@ class AMP(eqx.Module):
 
     Converges where the replicon is below 1 and d is large; at small d the plain iteration often oscillates, which the
     automatic damping is there to notice. If it ends with `max_steps_reached`, raise `max_steps` or fix a damping of
-    0.5–0.9. `left_domain` (Γ ≤ 0: the loss is concave on average at the iterate) asks for more damping as well.
+    0.5–0.9. `left_domain` (Γ ≤ 0: the loss is concave on average at the iterate) asks for more damping as well. With few
+    samples and little regularisation (n = αd² of a few hundred at α = 0.02, λ̃ = 1e-3) it runs away from S = 0 whatever
+    the damping: go down in λ̃ from 0.1, each run from the `state` of the one before, or train by gradients.
 
     ```python
     solver = AMP()
@@ -209,7 +211,8 @@ class AMP(eqx.Module):
         """The tolerance in the dtype of the data."""
         dtype = data.dtype
         default = 1e-8 if dtype == jnp.float64 else 1e-5
-        return reachable_tolerance("tolerance", default if self.tolerance is None else self.tolerance, dtype, 20)
+        tolerance = default if self.tolerance is None else self.tolerance
+        return reachable_tolerance("tolerance", tolerance, dtype, AMP_ROUNDING)
 
 
 def _classify(residual, Gamma, S):

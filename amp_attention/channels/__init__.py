@@ -1,10 +1,12 @@
 """Channels: what one sample says, in two faces (AMP's step and state evolution's average)."""
 
 from amp_attention.channels._channel import (
+    NO_GUESS as NO_GUESS,
     AbstractChannel as AbstractChannel,
     ChannelAverage as ChannelAverage,
     ChannelGradient as ChannelGradient,
     ChannelStep as ChannelStep,
+    Guess as Guess,
 )
 from amp_attention.channels._erm import ERMChannel as ERMChannel
 from amp_attention.channels._loss import AbstractLoss as AbstractLoss, LossDerivatives as LossDerivatives

@@ -10,6 +10,23 @@ from amp_attention._typing import Array, Bool, Float, Scalar
 from amp_attention.targets import Target
 
 
+class Guess(eqx.Module):
+    """What is known of the solutions of the samples' problems before they are solved.
+
+    Attributes:
+        points: where each solution starts, samples last (NaN: where it would start anyway); None if nothing is known.
+        thorough: look for other solutions than the one near `points`, and solve to rounding. If not, the error may be
+            of the order of the squared distance from `points`, and the minimum found may not be the lowest; channels
+            in closed form make no difference.
+    """
+
+    points: Any = None
+    thorough: Bool[Array, ""] | bool = True
+
+
+NO_GUESS = Guess()
+
+
 class ChannelStep(eqx.Module):
     """The channel on n samples (AMP's face).
 
@@ -69,8 +86,7 @@ class AbstractChannel(eqx.Module):
         omega: Float[Array, "K n"],
         y: Float[Array, "... n"],
         variance: Scalar,
-        warm: Float[Array, "K n"] | None = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelStep:
         """The channel's step on n samples.
 
@@ -78,9 +94,7 @@ class AbstractChannel(eqx.Module):
             omega: centres.
             y: labels, samples last.
             variance: V ≥ 0.
-            warm: where to start the solution of each sample's problem.
-            thorough: look for other solutions than the one near `warm`, and solve to rounding. If not, the error may be
-                of the order of the squared distance from `warm`; channels in closed form make no difference.
+            guess: with the `z` of an earlier step as points.
         """
 
     @abc.abstractmethod
@@ -91,13 +105,11 @@ class AbstractChannel(eqx.Module):
         m: Scalar,
         q: Scalar,
         nodes: Float[Array, "R P D"],
-        warm: Any = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelGradient:
         """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) per replica: what the solver iterates, differentiable.
 
-        Unless `thorough`, each sample's problem is solved from `warm` alone, the `points` of an earlier call or of
-        `unsolved`: much faster, but the minimum found may not be the lowest.
+        The points of `guess` are those of an earlier call, or of `unsolved`.
         """
 
     @abc.abstractmethod
@@ -108,10 +120,9 @@ class AbstractChannel(eqx.Module):
         m: Scalar,
         q: Scalar,
         nodes: Float[Array, "R P D"],
-        warm: Any = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelAverage:
-        """Everything state evolution reports of the channel, per replica; `warm` and `thorough` as in `gradient`."""
+        """Everything state evolution reports of the channel, per replica; `guess` as in `gradient`."""
 
     def unsolved(self, nodes: Float[Array, "R P D"]) -> Any:
         """In place of `points` before the first call; None for channels that solve nothing."""

@@ -11,7 +11,14 @@ import numpy as np
 import optax
 
 from amp_attention._typing import Array, Bool, Float, Scalar, ScalarLike
-from amp_attention.channels._channel import AbstractChannel, ChannelAverage, ChannelGradient, ChannelStep
+from amp_attention.channels._channel import (
+    NO_GUESS,
+    AbstractChannel,
+    ChannelAverage,
+    ChannelGradient,
+    ChannelStep,
+    Guess,
+)
 from amp_attention.channels._loss import AbstractLoss, LossDerivatives
 from amp_attention.channels._proximal import proximal_point
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
@@ -66,28 +73,39 @@ class ERMChannel(AbstractChannel):
     optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
     smoothing: Float[Array, ""] | None = eqx.field(default=None, converter=_width)
 
-    def _point(self, omega, y, variance, warm=None, thorough: Bool[Array, ""] | bool = True):
+    def _point(self, omega, y, variance, guess: Guess):
         """Proximal points, and the loss with its derivatives there."""
-        first = omega if warm is None else warm
+        first = omega if guess.points is None else guess.points
         project = lambda: jax.lax.stop_gradient(self.loss.head.project(omega, y))  # noqa: E731
-        second = jax.lax.cond(jnp.asarray(thorough), project, lambda: jax.lax.stop_gradient(first))
+        second = jax.lax.cond(jnp.asarray(guess.thorough), project, lambda: jax.lax.stop_gradient(first))
         starts = jnp.stack([jax.lax.stop_gradient(first), second])
-        options = {"starts": starts, "thorough": thorough, "optimizer": self.optimizer}
-        return proximal_point(self.loss, omega, y, variance, **options)
+        return proximal_point(
+            self.loss, omega, y, variance, starts=starts, thorough=guess.thorough, optimizer=self.optimizer
+        )
 
-    def _minima(self, omega, y, variance, warm=None, thorough: Bool[Array, ""] | bool = True) -> "_Minima":
+    def _minima(self, omega, y, variance, guess: Guess) -> "_Minima":
         """The proximal points of all samples: the lower minimum, or both where these are to be mixed."""
-        known = lambda warm, starts: jnp.where(thorough | jnp.isnan(warm), starts, warm)  # noqa: E731
+
+        def known(starts):
+            """The points of the guess, and where there is none, `starts`."""
+            points = guess.points
+            return starts if points is None else jnp.where(guess.thorough | jnp.isnan(points), starts, points)
+
         if self.smoothing is None:
-            warm = None if warm is None else known(warm, omega)
-            z, loss = self._point(omega, y, variance, warm, thorough)
+            z, loss = self._point(omega, y, variance, Guess(known(omega), guess.thorough))
             potential = _potential(loss, variance)
             return _Minima(z, loss, potential, jnp.zeros_like(potential), jnp.zeros_like(potential, bool), None)
         pair = lambda x: jnp.concatenate([x, x], axis=-1)  # noqa: E731
-        starts = jax.lax.stop_gradient(jnp.concatenate([omega, self.loss.head.project(omega, y)], axis=1))
-        starts = starts if warm is None else known(jax.lax.stop_gradient(warm), starts)
-        options = {"starts": starts[None], "thorough": thorough, "optimizer": self.optimizer}
-        z, loss = proximal_point(self.loss, pair(omega), pair(y), variance, **options)
+        starts = known(jnp.concatenate([omega, self.loss.head.project(omega, y)], axis=1))
+        z, loss = proximal_point(
+            self.loss,
+            pair(omega),
+            pair(y),
+            variance,
+            starts=jax.lax.stop_gradient(starts)[None],
+            thorough=guess.thorough,
+            optimizer=self.optimizer,
+        )
         return _mixed_minima(z, loss, _potential(loss, variance), self.smoothing)
 
     @eqx.filter_jit
@@ -96,11 +114,10 @@ class ERMChannel(AbstractChannel):
         omega: Float[Array, "K n"],
         y: Float[Array, "... n"],
         variance: Scalar,
-        warm: Float[Array, "K n"] | None = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelStep:
-        """The proximal step of each sample; `warm` replaces the start ω, and is the only one unless `thorough`."""
-        z, loss = self._point(omega, y, variance, warm, jnp.asarray(thorough))
+        """The proximal step of each sample; the points of `guess` replace the start ω."""
+        z, loss = self._point(omega, y, variance, guess)
         return ChannelStep(z, -loss.gradient, jnp.trace(_jacobian(loss, variance)))
 
     def nodes(self, target: Target, nodes: int, replicas: int, seed: int = 0) -> np.ndarray:
@@ -137,20 +154,19 @@ class ERMChannel(AbstractChannel):
         m: Scalar,
         q: Scalar,
         nodes: Float[Array, "R P D"],
-        warm: Any = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelGradient:
         """(∂M/∂Σ, ∂M/∂m, ∂M/∂q) by the envelope theorem; −E tr ∂g/2 replaces ∂M/∂q where q = m²/Q′."""
         joint = _JointGaussian(target, m, q)
 
-        def terms(u, xi, warm):
+        def terms(u, xi, points):
             _, omega, y = joint.samples(u, xi)
-            minima = self._minima(omega, y, Sigma, warm, thorough)
+            minima = self._minima(omega, y, Sigma, Guess(points, guess.thorough))
             divergence = jnp.trace(jax.lax.stop_gradient(_jacobian(minima.loss, Sigma)))
             envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
             return jax.tree.map(minima.mix, (envelope, divergence)), jax.lax.stop_gradient(minima.z)
 
-        means, points = self.mean_over_nodes(terms, target, nodes, warm)
+        means, points = self.mean_over_nodes(terms, target, nodes, guess.points)
         (d_Sigma, d_m, d_residual), divergence = means
         return ChannelGradient(d_Sigma, *joint.overlap_derivatives(d_m, d_residual, divergence), points)
 
@@ -162,15 +178,14 @@ class ERMChannel(AbstractChannel):
         m: Scalar,
         q: Scalar,
         nodes: Float[Array, "R P D"],
-        warm: Any = None,
-        thorough: Bool[Array, ""] | bool = True,
+        guess: Guess = NO_GUESS,
     ) -> ChannelAverage:
         """Means over the nodes of each replica."""
         joint = _JointGaussian(target, m, q)
 
-        def terms(u, xi, warm):
+        def terms(u, xi, points):
             _, omega, y = joint.samples(u, xi)
-            minima = self._minima(omega, y, Sigma, warm, thorough)
+            minima = self._minima(omega, y, Sigma, Guess(points, guess.thorough))
             jacobian = _jacobian(minima.loss, Sigma)
             error = (y - self.loss.head(omega)) ** 2
             others = (
@@ -183,7 +198,7 @@ class ERMChannel(AbstractChannel):
             envelope = joint.envelope(-minima.loss.gradient, minima.tile(u), minima.tile(xi))
             return (jax.tree.map(minima.mix, envelope), others), None
 
-        (envelope, others), _ = self.mean_over_nodes(terms, target, nodes, warm)
+        (envelope, others), _ = self.mean_over_nodes(terms, target, nodes, guess.points)
         d_Sigma, d_m, d_residual = envelope
         potential, divergence, squared_jacobian, train_loss, test_error = others
         d_m, d_q = joint.overlap_derivatives(d_m, d_residual, divergence)
@@ -209,19 +224,19 @@ class ERMChannel(AbstractChannel):
 
         def terms(u, xi, _):
             _, omega, y = joint.samples(u, xi)
-            minima = self._minima(omega, y, Sigma)
+            minima = self._minima(omega, y, Sigma, NO_GUESS)
             return (minima.distinct.astype(omega.dtype), minima.jumps), None
 
         return MinimaStatistics(*self.mean_over_nodes(terms, target, nodes)[0])
 
-    def mean_over_nodes(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"], warm: Any = None):
+    def mean_over_nodes(self, terms: Callable, target: Target, nodes: Float[Array, "R P D"], points: Any = None):
         """Means over each replica of the nodes, computed chunk by chunk, and outputs of all samples.
 
         Args:
-            terms: (u, ξ, its part of `warm`) of a chunk ↦ what to average, a tree of (n,), and outputs, samples last.
+            terms: (u, ξ, its part of `points`) of a chunk ↦ what to average, a tree of (n,), and outputs, samples last.
             target: of the directions that matter.
             nodes: integration nodes.
-            warm: outputs of another call.
+            points: outputs of another call.
         """
         replicas = nodes.shape[0]
         directions = jnp.asarray(self.directions(target), nodes.dtype)
@@ -232,7 +247,7 @@ class ERMChannel(AbstractChannel):
             values, outputs = terms(directions @ u, directions @ xi, chunk[1])
             return jax.tree.map(lambda value: jnp.mean(value.reshape(-1, block), axis=1), values), outputs
 
-        means, outputs = jax.lax.map(block_means, (lanes, warm))
+        means, outputs = jax.lax.map(block_means, (lanes, points))
         return jax.tree.map(lambda x: jnp.mean(x.reshape(replicas, -1), axis=1), means), outputs
 
 

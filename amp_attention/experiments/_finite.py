@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from amp_attention.amp import solve_amp
 from amp_attention.checkpoints import Checkpoint
-from amp_attention.erm import train
+from amp_attention.erm import OPTIMIZERS, train
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._instances import Instance, draw_instance
 from amp_attention.experiments._records import (
@@ -26,44 +26,44 @@ from amp_attention.experiments._records import (
     outcome,
 )
 from amp_attention.experiments._runs import FinitePoint, FiniteRun
+from amp_attention.experiments._settings import SolverSettings
 from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._timing import timed
 from amp_attention.generalisation import measure_test_error
 from amp_attention.numerics.devices import device_mesh
+from amp_attention.numerics.validation import whole_number
 from amp_attention.problem import AttentionProblem
 
 
-@dataclass(frozen=True)
-class FiniteSettings:
+@dataclass(frozen=True, kw_only=True)
+class FiniteSettings(SolverSettings):
     """How the engines run on instances.
+
+    The seed is that of the experiment, the tolerance is on the KKT residual, the damping is AMP's, training has width
+    p = round(κd) ≥ 1, and the samples are divided over the devices.
 
     Attributes:
         d: embedding dimension.
         repeats: number of independent instances.
-        seed: of the experiment.
-        tolerance: on the KKT residual; None for the engine's default.
-        max_iterations: None for each engine's default.
-        damping: of AMP, weight of the old iterate; None for automatic.
         test_samples: fresh samples behind the test error.
         optimizer: of training, "lbfgs" or "adam".
-        kappa: student width p/d; training has p = round(κd) ≥ 1.
         keep_matrices: keep the learned S of every run (d² numbers each).
-        devices: number of devices that the samples are divided over.
         stored: keep the tokens in memory, rather than redraw them at every pass.
     """
 
     d: int = 100
     repeats: int = 1
-    seed: int = 0
-    tolerance: float | None = None
-    max_iterations: int | None = None
-    damping: float | None = None
     test_samples: int = 100_000
     optimizer: str = "lbfgs"
-    kappa: float = 1.0
     keep_matrices: bool = False
-    devices: int = 1
     stored: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d", "repeats", "test_samples"):
+            whole_number(name, getattr(self, name), 1)
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
 
     @property
     def mesh(self) -> Mesh | None:

@@ -22,9 +22,11 @@ from amp_attention.experiments._records import (
     solution_document,
     solution_from,
 )
+from amp_attention.experiments._settings import SolverSettings
 from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._timing import timed
 from amp_attention.numerics.devices import device_mesh
+from amp_attention.numerics.validation import whole_number
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution import (
     FixedPoint,
@@ -38,29 +40,25 @@ from amp_attention.state_evolution import (
 from amp_attention.thresholds import interpolates
 
 
-@dataclass(frozen=True)
-class TheorySettings:
+@dataclass(frozen=True, kw_only=True)
+class TheorySettings(SolverSettings):
     """How the state evolution of a sweep is solved.
+
+    The seed is that of the scrambles, the tolerance is on the residual of the undamped map, and each device solves
+    problems of its own. The theory is that of full width; `width_binds` says where κ is too small for it.
 
     Attributes:
         nodes: Sobol points of the Gaussian averages.
         replicas: scrambled subsets behind each standard error.
-        seed: of the scrambles.
-        tolerance: residual of the undamped map; None for the engine's default.
-        max_iterations: None for the engine's default.
-        damping: weight of the old iterate; None for automatic.
-        devices: number of devices that a sweep solves its problems on, one each.
-        kappa: student width p/d; the theory is that of full width, `width_binds` says where κ is too small for it.
     """
 
     nodes: int = 4096
     replicas: int = 8
-    seed: int = 0
-    tolerance: float | None = None
-    max_iterations: int | None = None
-    damping: float | None = None
-    kappa: float = 1.0
-    devices: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("nodes", self.nodes, 1)
+        whole_number("replicas", self.replicas, 1)
 
 
 @dataclass(frozen=True)

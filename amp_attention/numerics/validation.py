@@ -15,6 +15,7 @@ from jax.core import Tracer
 from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar, ScalarLike
 
 MOST_SAMPLES = 2**31 - 1  # their indices have 32 bits
+ROUNDING, AMP_ROUNDING = 8, 20  # where residuals stop falling in float32, in units of ε; see `reachable_tolerance`
 _DTYPES = ("float32", "float64")
 
 
@@ -133,7 +134,7 @@ def floating_type(name: str, dtype: Any) -> np.dtype:
     return given
 
 
-def reachable_tolerance(name: str, value: ScalarLike, dtype: Any, rounding: int = 8) -> Scalar:
+def reachable_tolerance(name: str, value: ScalarLike, dtype: Any, rounding: int = ROUNDING) -> Scalar:
     """A tolerance on a residual as an array of `dtype`; ValueError unless > 0, and in float32 at least `rounding` ε.
 
     Residuals of numbers of order 1 stop falling at a few ε = 1.2e-7: an iteration that asks for less never ends. In
@@ -142,8 +143,8 @@ def reachable_tolerance(name: str, value: ScalarLike, dtype: Any, rounding: int 
     Args:
         name, value: the argument.
         dtype: of the computation.
-        rounding: where the residual stops, in units of ε: 3 in state evolution, 7 in training, 15 in AMP, measured over
-            problems and sizes d = 20 to 120.
+        rounding: where the residual stops, in units of ε: `AMP_ROUNDING` in AMP. Measured over problems and sizes
+            d = 20 to 120: 3 in state evolution, 7 in training, 15 in AMP.
     """
     tolerance = positive(name, value)
     least = rounding * float(np.finfo(np.float32).eps)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from amp_attention._typing import Array, Bool, Float, Scalar
-from amp_attention.channels import ChannelAverage
+from amp_attention._typing import Array, Float, Scalar
+from amp_attention.channels import NO_GUESS, ChannelAverage, Guess
 from amp_attention.numerics.validation import described, instance_of, whole_number
 from amp_attention.problem import AttentionProblem
 
@@ -76,12 +76,11 @@ def channel_step(
     problem: AttentionProblem,
     overlaps: Float[Array, "3"],
     nodes: Nodes,
-    warm: Any = None,
-    thorough: Bool[Array, ""] | bool = True,
+    guess: Guess = NO_GUESS,
 ) -> tuple[Float[Array, "3"], Any]:
-    """`channel_equations` with the memory of the channel: its `points` of the last call become `warm` in the next."""
+    """`channel_equations` with the memory of the channel: its `points`, for the guess of the next call."""
     Sigma, m, q = overlaps
-    found = problem.channel.gradient(problem.target, Sigma, m, q, nodes, warm, thorough)
+    found = problem.channel.gradient(problem.target, Sigma, m, q, nodes, guess)
     hats = conjugates(problem.alpha, found.d_Sigma, found.d_m, found.d_q)
     return jnp.stack([jnp.mean(x) for x in hats]), found.points
 

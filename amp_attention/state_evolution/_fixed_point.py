@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Bool, Float, Scalar
-from amp_attention.channels import ChannelAverage
+from amp_attention.channels import NO_GUESS, ChannelAverage, Guess
 from amp_attention.denoisers import DenoiserAverage
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution._equations import (
@@ -117,30 +117,26 @@ def _conjugates(problem: AttentionProblem, average: ChannelAverage) -> tuple[Arr
     return conjugates(problem.alpha, average.d_Sigma, average.d_m, average.d_q)
 
 
-def _channel(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, warm, thorough) -> ChannelAverage:
+def _channel(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, guess: Guess) -> ChannelAverage:
     Sigma, m, q = overlaps
-    return problem.channel.average(problem.target, Sigma, m, q, nodes, warm, thorough)
+    return problem.channel.average(problem.target, Sigma, m, q, nodes, guess)
 
 
 def report(
     problem: AttentionProblem,
     overlaps: Float[Array, "3"],
     nodes: Nodes,
-    warm: Any = None,
-    thorough: Bool[Array, ""] | bool = True,
+    guess: Guess = NO_GUESS,
 ) -> FixedPoint:
-    """Every observable at solved overlaps, differentiable in all arguments; no error bars.
-
-    `warm` and `thorough` are those of the channel's average.
-    """
-    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, warm, thorough))
+    """Every observable at solved overlaps, differentiable in all arguments; no error bars."""
+    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, guess))
     prior = problem.denoiser.average(problem.target.law, *_conjugates(problem, mean))
     return _report(problem, overlaps, mean, prior)
 
 
-def free_entropy_at(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, warm: Any) -> Scalar:
+def free_entropy_at(problem: AttentionProblem, overlaps: Float[Array, "3"], nodes: Nodes, points: Any) -> Scalar:
     """Φ at overlaps whose samples' problems are solved already, and the conjugates that go with them."""
-    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, warm, False))
+    mean = jax.tree.map(jnp.mean, _channel(problem, overlaps, nodes, Guess(points, False)))
     Sigma, m, q = overlaps
     return free_entropy_of(problem, OrderParameters(Sigma, m, q, *_conjugates(problem, mean)), mean.potential)
 
@@ -149,8 +145,7 @@ def report_with_errors(
     problem: AttentionProblem,
     overlaps: Float[Array, "3"],
     nodes: Nodes,
-    warm: Any = None,
-    thorough: Bool[Array, ""] | bool = True,
+    guess: Guess = NO_GUESS,
 ) -> FixedPoint:
     """`report` with standard errors by linear response: nothing is solved again, and they carry no derivative.
 
@@ -160,7 +155,7 @@ def report_with_errors(
     """
 
     def averages(x):
-        average = _channel(problem, x, nodes, warm, thorough)
+        average = _channel(problem, x, nodes, guess)
         return jax.tree.map(jnp.mean, average), average
 
     def priors(hats):

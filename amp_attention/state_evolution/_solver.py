@@ -9,6 +9,7 @@ import numpy as np
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Bool, Float, Int, Scalar, ScalarLike
+from amp_attention.channels import NO_GUESS, Guess
 from amp_attention.numerics.implicit import implicit_root, trusted
 from amp_attention.numerics.validation import fraction, reachable_tolerance, real_array, whole_number
 from amp_attention.problem import AttentionProblem
@@ -148,8 +149,7 @@ class _Given(NamedTuple):
 
     problem: AttentionProblem
     nodes: Nodes
-    warm: Any = None
-    thorough: Bool[Array, ""] | bool = True
+    guess: Guess = NO_GUESS
 
 
 def _equation(y: Float[Array, "3"], given: _Given):
@@ -186,7 +186,7 @@ def _search(problem: AttentionProblem, nodes: Nodes, start: Float[Array, "3"], s
     """Iterate from one start."""
     chart = _Chart(problem.target.score_variance)
     state, result = solve_fixed_point(
-        lambda y, warm, thorough: _equation(y, _Given(problem, nodes, warm, thorough)),
+        lambda y, points, thorough: _equation(y, _Given(problem, nodes, Guess(points, thorough))),
         chart.mix,
         chart.coordinates(start),
         solver,
@@ -209,7 +209,7 @@ def _attach(problem: AttentionProblem, nodes: Nodes, found: _Candidate) -> Solut
     """The solution at the fixed point that a search has found."""
     successful = found.result == RESULTS.successful
     points, thorough = jax.lax.stop_gradient((found.points, ~successful))
-    given = _differentiable(_Given(problem, nodes, points, thorough), found.overlaps, successful)
+    given = _differentiable(_Given(problem, nodes, Guess(points, thorough)), found.overlaps, successful)
     point = report_with_errors(*given)
     errors = point.errors.overlaps / (1 + jnp.abs(point.overlaps))
     # With finitely many nodes F jumps where a node changes between two minima; no fixed point need exist then.

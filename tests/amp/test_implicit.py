@@ -266,19 +266,19 @@ def test_linear_system_is_solved_or_refused(scale):
     assert np.all(np.isnan(_krylov(lambda v: matrix @ v, outside)))
 
 
-class Guess(AbstractChannel):
+class Constant(AbstractChannel):
     """A channel that minimises nothing."""
 
     number: jax.Array
 
-    def apply(self, omega, y, variance, warm=None): ...
+    def apply(self, omega, y, variance, guess=None): ...
     def nodes(self, target, nodes, replicas, seed=0): ...
     def gradient(self, target, Sigma, m, q, nodes): ...
     def average(self, target, Sigma, m, q, nodes): ...
 
 
 def test_channels_that_minimise_nothing_have_no_derivatives(two):
-    problem = eqx.tree_at(lambda p: p.channel, two.problem, Guess(jnp.asarray(1.0)))
+    problem = eqx.tree_at(lambda p: p.channel, two.problem, Constant(jnp.asarray(1.0)))
     assert np.isnan(attached(problem, two.data, two.found, two.S0)[0])
     with pytest.raises(TypeError, match="ERMChannel"):
         forward(problem, two.data, two.found, two.S0, jax.tree.map(jnp.ones_like, problem), two.tangent()[1])

@@ -8,7 +8,7 @@ import optax
 import pytest
 from scipy.optimize import minimize
 
-from amp_attention.channels import AbstractLoss, ERMChannel, SquaredLoss, proximal_point
+from amp_attention.channels import AbstractLoss, ERMChannel, Guess, SquaredLoss, proximal_point
 from amp_attention.heads import LinearHead, SoftmaxHead
 
 
@@ -192,9 +192,9 @@ def test_a_quick_step_is_exact_to_second_order():
     exact = channel.apply(omega, y, variance)
     for size in (1e-3, 1e-4, 1e-5):
         warm = exact.z + size * jax.random.normal(jax.random.key(2), omega.shape)
-        quick = channel.apply(omega, y, variance, warm=warm, thorough=jnp.asarray(False))
+        quick = channel.apply(omega, y, variance, Guess(warm, False))
         assert float(jnp.max(jnp.abs(quick.z - exact.z))) < 50 * size**2
-    again = channel.apply(omega, y, variance, warm=exact.z, thorough=jnp.asarray(False))
+    again = channel.apply(omega, y, variance, Guess(exact.z, False))
     np.testing.assert_allclose(again.z, exact.z, atol=1e-12)
 
 

@@ -99,8 +99,9 @@ def test_an_exception_inside_a_point_is_a_result(monkeypatch):
 
 
 def test_narrow_students_are_marked(sweep):
+    grid = problem_grid([0.5], [0.05])
     wide, narrow = (
-        next(iter(state_evolution_sweep(problem_grid([0.5], [0.05]), TheorySettings(128, 2, kappa=kappa))))
+        next(iter(state_evolution_sweep(grid, TheorySettings(nodes=128, replicas=2, kappa=kappa))))
         for kappa in (1.0, 0.1)
     )
     assert not wide.record["width_binds"]
