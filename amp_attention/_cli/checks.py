@@ -121,13 +121,12 @@ def check_without(without: str | None, training: TrainingOptions) -> None:
 
 
 def check_checkpoint(request: Request) -> None:
-    """Checkpoints are of one process."""
+    """A checkpoint can be written, and nothing else is in its place."""
     options = request.checkpoints
     for name in ("checkpoint_every", "resume"):
         given = getattr(options, name) and options.checkpoint is None
         refuse(given, f"{_dashed(name)} must be left out without --checkpoint.")
     if options.checkpoint is not None:
-        refuse(request.solver.distributed, "--checkpoint must be left out beside --distributed.")
         folder = options.checkpoint.absolute().parent
         refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(options.checkpoint)!r}.")
         _check_checkpoint_file(options.checkpoint, options.resume)

@@ -111,9 +111,9 @@ class AMP(eqx.Module):
 
     Converges where the replicon is below 1 and d is large; at small d the plain iteration often oscillates, which the
     automatic damping is there to notice. If it ends with `max_steps_reached`, raise `max_steps` or fix a damping of
-    0.5–0.9. `left_domain` (Γ ≤ 0: the loss is concave on average at the iterate) asks for more damping as well. With few
-    samples and little regularisation (n = αd² of a few hundred at α = 0.02, λ̃ = 1e-3) it runs away from S = 0 whatever
-    the damping: go down in λ̃ from 0.1, each run from the `state` of the one before, or train by gradients.
+    0.5–0.9. `left_domain` (Γ ≤ 0: the loss is concave on average at the iterate) asks for more damping as well. With
+    few samples and little regularisation (n = αd² of a few hundred at α = 0.02, λ̃ = 1e-3) it runs away from S = 0
+    whatever the damping: go down in λ̃ from 0.1, each run from the `state` of the one before, or train by gradients.
 
     ```python
     solver = AMP()

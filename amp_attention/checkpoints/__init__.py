@@ -11,6 +11,7 @@ from amp_attention.checkpoints._fingerprints import (
     file_digest as file_digest,
     run_fingerprint as run_fingerprint,
 )
+from amp_attention.checkpoints._processes import agreed as agreed, by_first_process as by_first_process
 from amp_attention.checkpoints._runs import (
     Checkpoint as Checkpoint,
     read_to_resume as read_to_resume,

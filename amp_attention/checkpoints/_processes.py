@@ -6,13 +6,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from amp_attention.checkpoints._files import CheckpointError
+from amp_attention.checkpoints._files import CheckpointError, CheckpointWriteError
 
 
-def agreed(number: int) -> int:
+def agreed(number: bool | int) -> int:
     """The first process's number, in all of them."""
     if jax.process_count() == 1:
-        return number
+        return int(number)
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
@@ -28,13 +28,13 @@ def by_first_process(action: Callable[[], bytes | None]) -> bytes:
     """What an action gives in the first process, the only one that does it; its failure is one of all processes."""
     if jax.process_count() == 1:
         return action() or b""
-    answer, failure = b"", ""
+    answer, failure, unwritten = b"", "", False
     if jax.process_index() == 0:
         try:
             answer = action() or b""
         except CheckpointError as error:
-            failure = str(error)
+            failure, unwritten = str(error), isinstance(error, CheckpointWriteError)
     failure = _from_first_process(failure.encode()).decode()
     if failure:
-        raise CheckpointError(failure)
+        raise (CheckpointWriteError if agreed(unwritten) else CheckpointError)(failure)
     return _from_first_process(answer)

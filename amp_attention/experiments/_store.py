@@ -8,6 +8,8 @@ from typing import Any
 from amp_attention.checkpoints import (
     Checkpoint,
     CheckpointError,
+    agreed,
+    by_first_process,
     document_from_bytes,
     document_to_bytes,
     read_to_resume,
@@ -62,7 +64,7 @@ class SweepStore(Steps):
     The file at `path` holds the finished steps, `path` with the number of a step appended the state of the engine that
     runs in it. Both are written whole or not at all. As for `Checkpoint`, a file that is there is refused without
     `resume`, and with it that of another sweep, or a damaged one; it is left as it is. The finished steps are written
-    at most once a second, and when the context ends.
+    at most once a second, and when the context ends. With several processes the first one reads and writes.
 
     Args:
         path: file; its folder must exist.
@@ -76,7 +78,8 @@ class SweepStore(Steps):
 
     def __init__(self, path: Path | str, fingerprint: Mapping[str, Any], every: float = 60.0, resume: bool = False):
         self.path, self.fingerprint, self.every = Path(path), dict(fingerprint), every
-        found = read_to_resume(Checkpoint(path, every=every, resume=resume), self.fingerprint)
+        checkpoint = Checkpoint(path, every=every, resume=resume)
+        found = by_first_process(lambda: read_to_resume(checkpoint, self.fingerprint))
         self._new = not found  # no file was there
         self._lines = found.split(b"\n") if found else []  # a step each, with its name
         self._position = 0  # of the next step
@@ -92,7 +95,7 @@ class SweepStore(Steps):
         if self._position == len(self._lines):
             result = compute()
             self._lines.append(document_to_bytes([name, result]))
-            if time.monotonic() >= self._next:
+            if agreed(time.monotonic() >= self._next):
                 self._write()
         else:
             there, result = document_from_bytes(self._lines[self._position])
@@ -113,7 +116,7 @@ class SweepStore(Steps):
             result = self.step(name, lambda: compute(Checkpoint(state, every=self.every, resume=True)))
         except CheckpointError:
             if self._new and not self._lines:
-                self.path.unlink(missing_ok=True)
+                _remove(self.path)
             raise
         self._left.append(state)
         self._tidy()
@@ -127,11 +130,15 @@ class SweepStore(Steps):
 
     def _write(self) -> None:
         began = time.monotonic()
-        write_checkpoint(self.path, self.fingerprint, b"\n".join(self._lines))
+        by_first_process(lambda: write_checkpoint(self.path, self.fingerprint, b"\n".join(self._lines)))
         self._written, ended = len(self._lines), time.monotonic()
         self._next = ended + max(min(LATEST, self.every), SHARE * (ended - began))
 
     def _tidy(self) -> None:
         """Remove the states of engines that have finished, once the file has what they found."""
         while self._left and self._written == len(self._lines):
-            self._left.pop().unlink(missing_ok=True)
+            _remove(self._left.pop())
+
+
+def _remove(path: Path) -> None:
+    by_first_process(lambda: path.unlink(missing_ok=True))

@@ -27,7 +27,10 @@ problem = attention_problem(0.5, 0.1, tokens=1)
 data, S0 = generate_data(jax.random.key(0), problem, 12)
 runs = {
     "amp": lambda checkpoint: solve_amp(problem, data, S0=S0, checkpoint=checkpoint),
-    "train": lambda checkpoint: train(problem, data, key=jax.random.key(1), S0=S0, checkpoint=checkpoint),
+    "lbfgs": lambda checkpoint: train(problem, data, key=jax.random.key(1), S0=S0, checkpoint=checkpoint),
+    "adam": lambda checkpoint: train(
+        problem, data, key=jax.random.key(1), S0=S0, optimizer="adam", max_steps=200, checkpoint=checkpoint
+    ),
 }
 for name in sys.argv[2:]:
     engine, resume = name.split(":")
@@ -63,13 +66,14 @@ def kill_after_writes(process, file, writes):
 
 def test_killed_runs_end_as_if_nothing_had_happened(same_bits, tmp_path):
     """AMP and training, each killed with SIGKILL in the middle and resumed in a new process."""
-    kill_after_writes(computing(tmp_path, "amp:start"), tmp_path / "amp", 12)
-    kill_after_writes(computing(tmp_path, "amp:resume", "train:start"), tmp_path / "train", 12)
-    unfinished = (tmp_path / "train").read_bytes()
-    finished(computing(tmp_path, "train:resume", "amp:plain", "train:plain"))
-    assert (tmp_path / "train").read_bytes() != unfinished
-    assert not (tmp_path / "amp-start.npz").exists() and not (tmp_path / "train-start.npz").exists()
-    for engine in ("amp", "train"):
+    engines, before, unfinished = ("amp", "lbfgs", "adam"), (), {}
+    for engine in engines:
+        kill_after_writes(computing(tmp_path, *before, f"{engine}:start"), tmp_path / engine, 12)
+        before, unfinished[engine] = (f"{engine}:resume",), (tmp_path / engine).read_bytes()
+    finished(computing(tmp_path, *before, *(f"{engine}:plain" for engine in engines)))
+    for engine in engines:
+        assert (tmp_path / engine).read_bytes() != unfinished[engine]
+        assert not (tmp_path / f"{engine}-start.npz").exists()
         with np.load(tmp_path / f"{engine}-resume.npz") as resumed, np.load(tmp_path / f"{engine}-plain.npz") as plain:
             assert same_bits([resumed[name] for name in resumed.files], [plain[name] for name in plain.files])
 

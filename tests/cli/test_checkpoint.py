@@ -217,7 +217,6 @@ def test_a_killed_process_is_resumed_bit_equal(answer, tmp_path):
         (("train", "--checkpoint-every", "5"), "--checkpoint-every must be left out without --checkpoint."),
         (("amp", "--checkpoint", "f", "--checkpoint-every", "0"), "--checkpoint-every"),
         (("amp", "--checkpoint", "no/such/folder/f"), "--checkpoint must be in an existing folder"),
-        (("amp", "--checkpoint", "f", "--distributed"), "--checkpoint must be left out beside --distributed."),
         (("phase-diagram", "--checkpoint", "f", "--resume", "--distributed"), "--distributed must be left out"),
         (("tune", "--resume"), "--resume must be left out without --checkpoint."),
         (("thresholds", "--checkpoint", "f"), "--checkpoint"),

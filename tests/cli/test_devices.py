@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -99,8 +100,8 @@ def test_a_process_says_that_it_waits(capsys, monkeypatch, options, said):
     assert lines[:-1] == said and "found no other processes: Nobody came." in lines[-1]
 
 
-def test_two_processes(alone, tmp_path):
-    """Each holds half of the samples; the first prints one document, the second nothing, and only the first writes."""
+def pair(*options):
+    """Two processes of one device each, of `amp` with an option or two for each: (first, second)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -108,15 +109,46 @@ def test_two_processes(alone, tmp_path):
 
     def start(index):
         names = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
-        flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # and one device each
-        out = ["--out", str(tmp_path / str(index))]
-        return subprocess.Popen([*command, *out], stdout=subprocess.PIPE, text=True, env=os.environ | names | flags)
+        variables = os.environ | names | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        own = [str(option(index) if callable(option) else option) for option in options]
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*command, *own], stdout=pipe, stderr=pipe, text=True, env=variables)
 
-    first, second = start(0), start(1)
-    document, nothing = first.communicate(timeout=300)[0], second.communicate(timeout=300)[0]
-    assert first.returncode == second.returncode == 0
+    return start(0), start(1)
+
+
+def answers(processes, status=0):
+    """What both have printed on stdout and on stderr."""
+    found = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [status, status], found
+    return found
+
+
+def test_two_processes(alone, tmp_path):
+    """Each holds half of the samples; the first prints one document, the second nothing, and only the first writes."""
+    (document, _), (nothing, _) = answers(pair("--out", lambda index: tmp_path / str(index)))
     assert nothing == "" and not (tmp_path / "1").exists() and (tmp_path / "0" / "amp.json").exists()
     check_same(json.loads(document)["points"][0], alone)
+
+
+def test_two_killed_processes_are_resumed(alone, tmp_path):
+    """Both killed in the middle of the run, then a run of other options refused by both, then the same run ended."""
+    kept = ("--checkpoint", tmp_path / "run")
+    processes = pair(*kept, "--checkpoint-every", "1e-6")
+    while not (tmp_path / "run.0").exists():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.001)
+    for process in processes:
+        process.kill()
+        process.communicate()
+    there = {path.name: path.read_bytes() for path in tmp_path.iterdir() if not path.name.endswith(".part")}
+    assert set(there) == {"run", "run.0"}
+    for _, errors in answers(pair(*kept, "--resume", "--seed", "3"), status=2):
+        assert "is a checkpoint of another run: --seed is 0 there and 3 here." in errors
+    assert {name: (tmp_path / name).read_bytes() for name in there} == there
+    (document, _), _ = answers(pair(*kept, "--resume"))
+    check_same(json.loads(document)["points"][0], alone)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_process_alone_among_several(tmp_path):
