@@ -142,7 +142,9 @@ class AMP(eqx.Module):
     def init(
         self, problem: AttentionProblem, data: Data, start: "AMPState | Float[Array, 'd d'] | None" = None
     ) -> AMPState:
-        """The state at S = `start` (0 by default) with g = 0, V = 0, where the first step is one of gradient descent.
+        """The state at S = `start` with V = 0, or by default where the denoiser starts, and g = 0.
+
+        At V = 0 the first step is one of gradient descent.
 
         An earlier state for the same data is taken as it is, with the damping rule and the steps begun anew.
         """
@@ -150,11 +152,11 @@ class AMP(eqx.Module):
             fresh = (self.damping.init(start.S), jnp.int32(0), jnp.asarray(True))
             return eqx.tree_at(lambda s: (s.control, s.steps, s.thorough), start, fresh)
         dtype = data.dtype
-        S = jnp.zeros((data.d, data.d), dtype) if start is None else jnp.asarray(start, dtype)
         zero, lanes = jnp.zeros((), dtype), data.lanes(packed_size(data.T))
+        S, V = problem.denoiser.start(data.d) if start is None else (start, zero)
         first = (jnp.int32(0), jnp.asarray(True))
-        S, zero, first = replicated((S, zero, first), data.mesh)
-        return AMPState(S, zero, lanes, lanes, zero, *first, self.damping.init(S))
+        S, V, zero, first = replicated((jnp.asarray(S, dtype), jnp.asarray(V, dtype), zero, first), data.mesh)
+        return AMPState(S, V, lanes, lanes, zero, *first, self.damping.init(S))
 
     def step(self, problem: AttentionProblem, data: Data, state: AMPState) -> tuple[AMPState, AMPInfo]:
         """One damped AMP step. Where it cannot be taken the state is returned unchanged."""

@@ -10,5 +10,11 @@ from amp_attention.channels._channel import (
 )
 from amp_attention.channels._erm import ERMChannel as ERMChannel
 from amp_attention.channels._loss import AbstractLoss as AbstractLoss, LossDerivatives as LossDerivatives
+from amp_attention.channels._posterior import (
+    AbstractPosteriorChannel as AbstractPosteriorChannel,
+    GaussianPosterior as GaussianPosterior,
+    HardmaxPosterior as HardmaxPosterior,
+    PosteriorAverage as PosteriorAverage,
+)
 from amp_attention.channels._proximal import damped_newton as damped_newton, proximal_point as proximal_point
 from amp_attention.channels._squared import SquaredLoss as SquaredLoss

@@ -78,7 +78,11 @@ class ChannelAverage(eqx.Module):
 
 
 class AbstractChannel(eqx.Module):
-    """Head and loss (or likelihood): what one sample says, with one face for AMP and one for state evolution."""
+    """Head and loss (or likelihood): what one sample says, with one face for AMP and one for state evolution.
+
+    Only channels that minimise a loss have this second face; it raises TypeError for posterior means, whose averages
+    are those of `AbstractPosteriorChannel`.
+    """
 
     @abc.abstractmethod
     def apply(
@@ -97,7 +101,9 @@ class AbstractChannel(eqx.Module):
             guess: with the `z` of an earlier step as points.
         """
 
-    @abc.abstractmethod
+    def _no_loss(self) -> TypeError:
+        return TypeError(f"channel must minimise a loss, as ERMChannel does, got {type(self).__name__}; see `bayes`")
+
     def gradient(
         self,
         target: Target,
@@ -111,8 +117,8 @@ class AbstractChannel(eqx.Module):
 
         The points of `guess` are those of an earlier call, or of `unsolved`.
         """
+        raise self._no_loss()
 
-    @abc.abstractmethod
     def average(
         self,
         target: Target,
@@ -123,11 +129,12 @@ class AbstractChannel(eqx.Module):
         guess: Guess = NO_GUESS,
     ) -> ChannelAverage:
         """Everything state evolution reports of the channel, per replica; `guess` as in `gradient`."""
+        raise self._no_loss()
 
     def unsolved(self, nodes: Float[Array, "R P D"]) -> Any:
         """In place of `points` before the first call; None for channels that solve nothing."""
         return None
 
-    @abc.abstractmethod
     def nodes(self, target: Target, nodes: int, replicas: int, seed: int = 0) -> np.ndarray:
         """Integration nodes of shape (replicas, points, D), independent between replicas; host side."""
+        raise self._no_loss()

@@ -52,26 +52,37 @@ class DenoiserAverage(eqx.Module):
 
 
 class AbstractDenoiser(eqx.Module):
-    """Penalty (or prior) on S, with one face for AMP and one for state evolution."""
+    """What is known of S beforehand, with one face for AMP and, where something is minimised, one for state evolution.
+
+    Only penalties have the second face: what it returns raises TypeError for priors, whose state evolution is that of
+    `bayes`.
+    """
+
+    @abc.abstractmethod
+    def start(self, d: int) -> tuple[Float[Array, "d d"], Scalar]:
+        """(S, V) before any data."""
 
     @abc.abstractmethod
     def apply(self, B: Float[Array, "d d"], Gamma: Scalar) -> DenoiserStep:
-        """argmin_S Γ‖S − B/Γ‖²/2 + penalty, with its divergence."""
+        """argmin_S Γ‖S − B/Γ‖²/2 + penalty, or the posterior mean, with its divergence."""
 
-    @abc.abstractmethod
+    def _no_penalty(self) -> TypeError:
+        return TypeError(f"denoiser must be a penalty, such as NuclearNorm, got {type(self).__name__}; see `bayes`")
+
     def objective(self, S: Float[Array, "d d"]) -> Scalar:
         """The penalty's part of d⁻²L."""
+        raise self._no_penalty()
 
-    @abc.abstractmethod
     def potential(self, law: AbstractSpectralLaw, Sigma_hat: Scalar, m_hat: Scalar, q_hat: Scalar) -> Scalar:
         """The prior's part of the free entropy Φ."""
+        raise self._no_penalty()
 
-    @abc.abstractmethod
     def moments(
         self, law: AbstractSpectralLaw, Sigma_hat: Scalar, m_hat: Scalar, q_hat: Scalar
     ) -> tuple[Scalar, Scalar, Scalar]:
         """(Σ, m, q): what the solver iterates, differentiable."""
+        raise self._no_penalty()
 
-    @abc.abstractmethod
     def average(self, law: AbstractSpectralLaw, Sigma_hat: Scalar, m_hat: Scalar, q_hat: Scalar) -> DenoiserAverage:
         """Everything state evolution reports of the denoiser."""
+        raise self._no_penalty()

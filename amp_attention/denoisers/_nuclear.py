@@ -25,6 +25,10 @@ class NuclearNorm(AbstractDenoiser):
     def __init__(self, lam: ScalarLike):
         self.lam = non_negative("lam", lam)
 
+    def start(self, d: int) -> tuple[Float[Array, "d d"], Scalar]:
+        """S = 0, V = 0."""
+        return jnp.zeros((d, d), self.lam.dtype), jnp.zeros_like(self.lam)
+
     def apply(self, B: Float[Array, "d d"], Gamma: Scalar) -> DenoiserStep:
         """Soft threshold at λ̃, in units of Γ."""
         S, V, eigenvalues = soft_threshold_spectrum(B, self.lam, Gamma)

@@ -77,6 +77,41 @@ class FreeConvolution(eqx.Module):
         return _biane.nodes(self.law, self.delta, per_cell)
 
     @eqx.filter_jit
+    def posterior_mean(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        r"""The eigenvalues ξ(x) = x - 2δ²h(x) of the mean of S0 given S0 + δZ, whose eigenvalues are x.
+
+        Eigenvalues outside the support of μ_δ, which a finite matrix can have, count as those at its ends.
+
+        Args:
+            x: real, any shape.
+
+        Source: Bun et al., IEEE Trans. Inf. Theory 62 (2016) 7475; arXiv:2506.01582.
+        """
+        ends = self.edges()
+        inside = jnp.clip(jnp.asarray(x, self.law.dtype), ends[0, 0], ends[-1, 1])
+        return 2 * self.subordination(inside).real - inside
+
+    @eqx.filter_jit
+    def mmse(self, per_cell: int | None = None) -> Scalar:
+        r"""E‖S0 - E[S0 | S0 + δZ]‖²/d at d → ∞, differentiable in δ and the law.
+
+        $$\delta^2 - 4\delta^4 \int h^2 d\mu_\delta = \mathrm{Var}(\mu_0) - \int (\xi - k)^2 d\mu_\delta$$
+
+        with k the mean of μ0: the form whose terms are smaller is taken, since they cancel.
+
+        Args:
+            per_cell: see `nodes`.
+
+        Source: Bun et al., IEEE Trans. Inf. Theory 62 (2016) 7475; arXiv:2506.01582.
+        """
+        x, weight, h = self.nodes(per_cell)
+        noise, mean = self.delta**2, self.law.moment(1)
+        variance = self.law.moment(2) - mean**2
+        little = noise - 4 * noise**2 * jnp.sum(weight * h**2)
+        much = variance - jnp.sum(weight * (x - 2 * noise * h - mean) ** 2)
+        return jnp.where(noise < variance, little, much)
+
+    @eqx.filter_jit
     def above(self, epsilon: ScalarLike) -> Above:
         """Integrals over x > ε, see `Above`; each differentiable twice in δ, ε and the law.
 

@@ -1,0 +1,291 @@
+"""The Bayes-optimal estimator of S0 at d → ∞: the lower bound of every other one.
+
+The posterior mean of S0, whose spectral law is known, given the labels. Overlaps obey q = m and V = Q0 − q = E, so that
+one number is left, the variance D of the effective noise: E = mmse(D) of the prior, 1/D = q̂ = 2α E Σ g² of the channel.
+α is an explicit function of D, and what is asked at a given α takes the solution of one equation.
+
+Source: arXiv:2506.01582.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from amp_attention._solution import RESULTS, Solution
+from amp_attention._typing import Array, Float, Scalar, ScalarLike
+from amp_attention.channels import AbstractPosteriorChannel, GaussianPosterior, HardmaxPosterior
+from amp_attention.denoisers import PosteriorMean
+from amp_attention.heads import HardmaxHead, LinearHead
+from amp_attention.numerics.gaussian_nodes import gaussian_nodes
+from amp_attention.numerics.implicit import implicit_root, trusted
+from amp_attention.numerics.packing import upper_triangle
+from amp_attention.numerics.quadrature import gauss_legendre
+from amp_attention.numerics.validation import instance_of, positive, whole_number
+from amp_attention.problem import AttentionProblem
+from amp_attention.targets import Target
+
+_MOST_STEPS = 100
+_SMALLEST = 1e-12  # D, in units of its upper bound, below which S0 is found exactly
+_POTENTIAL_NODES = 48  # of the integral of mmse
+
+
+class BayesPoint(eqx.Module):
+    """The Bayes-optimal estimator at one α.
+
+    Attributes:
+        alpha: α = n/d².
+        D: variance of the effective noise; 0 where S0 is found exactly.
+        q: overlap Tr(S S0)/d = Tr(S²)/d.
+        q_hat: its conjugate, 1/D.
+        squared_error: E = ‖S − S0‖²_F/d, at most the variance of the law.
+        free_entropy: φ = log of the evidence over d², up to a constant of the labels; −∞ or ∞ where D = 0.
+    """
+
+    alpha: Scalar
+    D: Scalar
+    q: Scalar
+    q_hat: Scalar
+    squared_error: Scalar
+    free_entropy: Scalar
+
+
+def posterior_channel(target: Target) -> AbstractPosteriorChannel:
+    """The channel of the posterior mean of the target's labels.
+
+    Raises:
+        ValueError: for a hardmax of more than two tokens.
+    """
+    instance_of("target", target, Target, "a Target")
+    if not isinstance(target.head, HardmaxHead):
+        return GaussianPosterior(target.head, target.noise)
+    if target.head.tokens != 2:
+        raise ValueError(f"target must have a hardmax of T = 2 tokens, got {target.head.tokens}")
+    return HardmaxPosterior(target.noise)
+
+
+def bayes_problem(target: Target, alpha: ScalarLike) -> AttentionProblem:
+    """The problem whose AMP is the Bayes-optimal one: `solve_amp` on it finds the posterior mean of S0.
+
+    Args:
+        target: all of it is known to the estimator.
+        alpha: α = n/d² > 0.
+
+    Raises:
+        ValueError: for arguments out of range.
+    """
+    return AttentionProblem(target, posterior_channel(target), PosteriorMean(target.law), alpha)
+
+
+def bayes_alpha(target: Target, D: ScalarLike) -> Scalar:
+    """α(D) = 1/(2D E Σ g²) at V = mmse(D), q = Q0 − V: the explicit curve.
+
+    Args:
+        target: all of it is known to the estimator.
+        D: variance of the effective noise, > 0.
+
+    Raises:
+        ValueError: for arguments out of range.
+    """
+    return _alpha(posterior_channel(target), target, positive("D", D).astype(target.noise.dtype))
+
+
+def _alpha(channel: AbstractPosteriorChannel, target: Target, D: Scalar) -> Scalar:
+    V = PosteriorMean(target.law).mmse(D)
+    return 1 / (2 * D * channel.averages(target.Q0 - V, V).information)
+
+
+def _excess(t: Float[Array, "1"], args) -> Float[Array, "1"]:
+    """log α(e^t) − log α, falling in t."""
+    channel, target, alpha = args
+    return jnp.log(_alpha(channel, target, jnp.exp(t[0])) / alpha)[None]
+
+
+@eqx.filter_jit
+def _largest_root(channel, target: Target, alpha: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """(log D, its residual, its lower bound), from the first step of state evolution without data downwards.
+
+    Newton steps in log D, halving a bracket where they leave it: α(D) falls on every law looked at.
+    """
+    args = jax.lax.stop_gradient((channel, target, alpha))
+    _, V = PosteriorMean(args[1].law).start(1)
+    high = -jnp.log(2 * args[2] * args[0].averages(args[1].Q0 - V, V).information)
+    low = high + jnp.log(jnp.asarray(_SMALLEST, high.dtype))
+    accuracy = 8 * jnp.finfo(high.dtype).eps
+
+    def evaluate(t):
+        value, slope = jax.jvp(lambda t: _excess(t[None], args)[0], (t,), (jnp.ones_like(t),))
+        return value, slope
+
+    def go_on(carry):
+        _, _, _, value, width, steps = carry
+        return (jnp.abs(value) > accuracy) & (width > accuracy) & (steps < _MOST_STEPS)
+
+    def step(carry):
+        t, low, high, _, _, steps = carry
+        value, slope = evaluate(t)
+        low, high = jnp.where(value > 0, t, low), jnp.where(value > 0, high, t)
+        newton = t - value / slope
+        inside = (newton >= low) & (newton <= high)
+        new = jnp.where(inside, newton, (low + high) / 2)
+        return new, low, high, value, jnp.abs(new - t), steps + 1
+
+    infinite = jnp.full_like(high, jnp.inf)
+    t, _, _, value, _, _ = jax.lax.while_loop(go_on, step, (high, low, high, infinite, infinite, jnp.int32(0)))
+    return t, value, low
+
+
+def _potential(prior: PosteriorMean, q_hat: Scalar) -> Scalar:
+    """I(q̂) = ∫ mmse(1/t)/4 dt over [0, q̂]: the information that S0 + √D Z has about S0, over d²."""
+    nodes, weights = gauss_legendre(_POTENTIAL_NODES, q_hat.dtype)
+    values = jax.lax.map(lambda x: x * prior.mmse(1 / (q_hat * x**2)), nodes)  # t = q̂ x²
+    return q_hat * jnp.sum(weights * values) / 2
+
+
+@eqx.filter_jit
+def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, found) -> BayesPoint:
+    """Everything reported at D > 0, or at D = 0 unless `found`."""
+    prior = PosteriorMean(target.law)
+    zero = jnp.zeros_like(D)
+    E = jnp.where(found, prior.mmse(D), zero)
+    q, q_hat = target.Q0 - E, 1 / D
+    log_partition = channel.averages(q, prior.mmse(D)).log_partition
+    free_entropy = (target.Q0 - q) * q_hat / 4 - _potential(prior, q_hat) + alpha * log_partition
+    infinite = jnp.full_like(D, jnp.inf)
+    return BayesPoint(
+        alpha=alpha,
+        D=jnp.where(found, D, zero),
+        q=q,
+        q_hat=jnp.where(found, q_hat, infinite),
+        squared_error=E,
+        free_entropy=jnp.where(found, free_entropy, infinite),
+    )
+
+
+def bayes_point(target: Target, D: ScalarLike) -> BayesPoint:
+    """The estimator at an effective noise, whose α follows: a point of the explicit curve, without iteration.
+
+    Args:
+        target: all of it is known to the estimator.
+        D: variance of the effective noise, > 0; smaller at larger α.
+
+    Raises:
+        ValueError: for arguments out of range.
+
+    Source: arXiv:2506.01582.
+    """
+    channel, D = posterior_channel(target), positive("D", D).astype(target.noise.dtype)
+    return _on_curve(channel, target, D)
+
+
+@eqx.filter_jit
+def _on_curve(channel: AbstractPosteriorChannel, target: Target, D: Scalar) -> BayesPoint:
+    return _at(channel, target, _alpha(channel, target, D), D, jnp.asarray(True))
+
+
+def solve_bayes(target: Target, alpha: ScalarLike) -> Solution[BayesPoint]:
+    """The estimator at a given α, by Newton's method for log D in α(D) = α, from above.
+
+    Args:
+        target: all of it is known to the estimator.
+        alpha: α = n/d² > 0.
+
+    Returns:
+        `Solution` with a `BayesPoint`, differentiable in α and every number of the target by the implicit function
+        theorem. Beyond the threshold of noiseless labels of a softmax S0 is found exactly: D = E = 0. Results:
+        `successful`; `max_steps_reached`.
+
+    Raises:
+        ValueError: for arguments out of range.
+
+    Source: arXiv:2506.01582.
+    """
+    return _solve(posterior_channel(target), target, positive("alpha", alpha).astype(target.noise.dtype))
+
+
+@eqx.filter_jit
+def _solve(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar) -> Solution[BayesPoint]:
+    t, residual, low = _largest_root(channel, target, alpha)
+    accurate = jnp.abs(residual) <= jnp.sqrt(jnp.finfo(t.dtype).eps)
+    exact = ~accurate & (t - low < 1)  # the curve ends above this α
+    channel, target, alpha = trusted((channel, target, alpha), accurate | exact)
+    t = implicit_root(_excess, jax.lax.stop_gradient(t)[None], (channel, target, alpha))[0]
+    value = _at(channel, target, alpha, jnp.exp(t), ~exact)
+    result = RESULTS.where(accurate | exact, RESULTS.successful, RESULTS.max_steps_reached)
+    return Solution(value, result, {"residual": jnp.where(exact, jnp.zeros_like(residual), jnp.abs(residual))})
+
+
+class BayesTestErrors(eqx.Module):
+    """Errors E Σ_ab (y_ab − ŷ_ab)² on fresh samples whose labels carry the noise, one entry a replica of the nodes.
+
+    Attributes:
+        optimal: of the posterior mean of the label, which no other predictor beats.
+        plug_in: of the label of the posterior mean of S0.
+    """
+
+    optimal: Float[Array, " R"]
+    plug_in: Float[Array, " R"]
+
+
+def bayes_nodes(target: Target, nodes: int = 65_536, replicas: int = 8, seed: int = 0) -> Float[Array, "R P D"]:
+    """Integration nodes of `bayes_test_errors`: D = 3(T−1) normal variables.
+
+    Args:
+        target: its head and dtype decide the nodes.
+        nodes: total number of points, rounded up to a power of two per replica.
+        replicas: independent scrambles, ≥ 2 for error bars.
+        seed: of the scrambles.
+
+    Raises:
+        ValueError: for numbers out of range.
+    """
+    instance_of("target", target, Target, "a Target")
+    nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
+    dimension = 3 * max(target.head.tokens - 1, 1)
+    points = gaussian_nodes(dimension, nodes, replicas, whole_number("seed", seed, 0))
+    return jnp.asarray(points, target.noise.dtype)
+
+
+def _row_directions(tokens: int) -> np.ndarray:
+    """(K, T−1) orthonormal directions of the scores that the first row of an attention matrix depends on.
+
+    By symmetry all rows have the same error, and few directions make a small error of integration.
+    """
+    rows, columns = upper_triangle(tokens)
+    first = np.where(rows == 0, np.sqrt(1.0 + (columns == 0)), 0) * (columns == np.arange(tokens)[:, None])  # h_1b
+    return np.linalg.qr((first[1:] - first[0]).T)[0]
+
+
+@eqx.filter_jit
+def bayes_test_errors(target: Target, point: BayesPoint, nodes: Float[Array, "R P D"]) -> BayesTestErrors:
+    """Test errors at a solved point; differentiable for smooth heads.
+
+    Given the scores ω of the estimate, those of the target are N(ω, V + Δ/2). The optimal error is half the mean
+    squared distance of two labels drawn independently given ω, which for the hardmax of two tokens and the linear head
+    is known in closed form, as is the error of the plug-in predictor.
+
+    Args:
+        target, point: those of `solve_bayes` or `bayes_point`.
+        nodes: from `bayes_nodes`.
+
+    Source: arXiv:2506.01582.
+    """
+    head, (q, V) = target.head, (point.q, point.squared_error + target.noise / 2)
+    if isinstance(head, LinearHead):
+        error = jnp.broadcast_to(2 * V, nodes.shape[:1])
+        return BayesTestErrors(error, error)
+    if isinstance(head, HardmaxHead) and head.tokens == 2:
+        optimal = 1 - 2 / jnp.pi * jnp.arcsin(q / (q + V))
+        plug_in = 4 / jnp.pi * jnp.arctan2(jnp.sqrt(V), jnp.sqrt(q))
+        return BayesTestErrors(*(jnp.broadcast_to(x, nodes.shape[:1]) for x in (optimal, plug_in)))
+    directions = jnp.asarray(_row_directions(head.tokens), nodes.dtype)
+
+    def errors(chunk):
+        omega, first, second = (directions @ part for part in jnp.split(chunk.T, 3))
+        omega, first, second = jnp.sqrt(q) * omega, jnp.sqrt(V) * first, jnp.sqrt(V) * second
+        label, other, estimate = (head(z)[0] for z in (omega + first, omega + second, omega))
+        rows = (jnp.mean(jnp.sum((label - guess) ** 2, axis=0)) for guess in (other, estimate))
+        return head.tokens * jnp.stack([*rows]) * jnp.asarray([0.5, 1], nodes.dtype)
+
+    optimal, plug_in = jax.lax.map(errors, nodes).T
+    return BayesTestErrors(optimal, plug_in)

@@ -1,0 +1,198 @@
+"""Posterior means of the scores of one sample given its label: the channels of the Bayes-optimal estimator.
+
+A score z has the prior N(ω, V) and the label is that of z + noise of variance Δ/2. Then g = (E[z|y] − ω)/V is the
+derivative in ω of log Z_out(y; ω, V), and E Σ g(z − ω) = V E Σ g² for every one of these channels.
+"""
+
+import abc
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+
+from amp_attention._typing import Array, Float, Scalar, ScalarLike
+from amp_attention.channels._channel import NO_GUESS, AbstractChannel, ChannelStep, Guess
+from amp_attention.heads import AbstractHead, HardmaxHead
+from amp_attention.numerics.quadrature import gauss_legendre
+from amp_attention.numerics.validation import instance_of, non_negative
+
+
+class PosteriorAverage(eqx.Module):
+    """Averages of a posterior channel over ω ~ N(0, q I) and the labels.
+
+    Attributes:
+        information: E Σ_{a≤b} g_ab², which equals −E tr ∂g.
+        log_partition: E log Z_out, up to a constant of the labels.
+    """
+
+    information: Scalar
+    log_partition: Scalar
+
+
+class AbstractPosteriorChannel(AbstractChannel):
+    """The posterior mean of the scores, and its averages.
+
+    Attributes:
+        head: of the target.
+        noise: Δ ≥ 0 of the target.
+    """
+
+    head: eqx.AbstractVar[AbstractHead]
+    noise: eqx.AbstractVar[Scalar]
+
+    @abc.abstractmethod
+    def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
+        """Averages at overlap q and variance V of the scores."""
+
+
+class GaussianPosterior(AbstractPosteriorChannel):
+    """Labels that determine C_T directions of the noisy scores and say nothing of the others: softmax and linear heads.
+
+    g = P(z⁰ − ω)/(V + Δ/2), P the projector on the directions of the head and z⁰ any scores that the label fits.
+
+    Args:
+        head: softmax at the temperature of the target, or linear.
+        noise: Δ ≥ 0.
+
+    Source: arXiv:2506.01582.
+    """
+
+    head: AbstractHead
+    noise: Float[Array, ""]
+
+    def __init__(self, head: AbstractHead, noise: ScalarLike = 0.0):
+        instance_of("head", head, AbstractHead, "a head, such as SoftmaxHead")
+        self.head, self.noise = head, non_negative("noise", noise)
+
+    @eqx.filter_jit
+    def apply(
+        self,
+        omega: Float[Array, "K n"],
+        y: Float[Array, "... n"],
+        variance: Scalar,
+        guess: Guess = NO_GUESS,
+    ) -> ChannelStep:
+        """The projection of ω on the fibre of y, moved towards by the share V/(V + Δ/2)."""
+        total = variance + self.noise.astype(omega.dtype) / 2
+        g = (self.head.project(omega, y) - omega) / total
+        divergence = jnp.broadcast_to(-self.head.constraints / total, omega.shape[1:])
+        return ChannelStep(omega + variance * g, g, divergence)
+
+    def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
+        """C_T/(V + Δ/2), whatever q."""
+        total = V + self.noise / 2
+        return PosteriorAverage(self.head.constraints / total, -self.head.constraints * jnp.log(total) / 2)
+
+
+def bivariate_normal(h: Float[Array, "..."], k: Float[Array, "..."], r: Float[Array, "..."]) -> Float[Array, "..."]:
+    """P(X ≤ h, Y ≤ k) of standard normals with correlation r, |r| ≤ 1/2, by Plackett's integral along the correlation.
+
+    24 Gauss nodes; absolute error below 1e-14 at |r| = 1/3.
+    """
+    nodes, weights = gauss_legendre(24, h.dtype)
+
+    def density(share):
+        t = share * r
+        rest = 1 - t**2
+        return jnp.exp(-(h**2 - 2 * t * h * k + k**2) / (2 * rest)) / (2 * jnp.pi * jnp.sqrt(rest))
+
+    return norm.cdf(h) * norm.cdf(k) + r * jnp.tensordot(weights, jax.vmap(density)(nodes), 1)
+
+
+class _Orthant(NamedTuple):
+    """log Z, Z = P(X ≤ k_1, Y ≤ k_2) at correlation r, and its derivatives.
+
+    Attributes:
+        log: log Z.
+        slope: (∂_1, ∂_2).
+        curvature: (∂_11, ∂_12, ∂_22).
+    """
+
+    log: Array
+    slope: tuple[Array, Array]
+    curvature: tuple[Array, Array, Array]
+
+
+def _orthant(k1, k2, r) -> _Orthant:
+    # The model gives a label of probability Z with that very probability; below the floor Z is rounding.
+    floor = jnp.finfo(k1.dtype).eps ** 0.75
+    Z = jnp.maximum(bivariate_normal(k1, k2, r), floor)
+    rest = jnp.sqrt(1 - r**2)
+    a = norm.pdf(k1) * norm.cdf((k2 - r * k1) / rest) / Z
+    b = norm.pdf(k2) * norm.cdf((k1 - r * k2) / rest) / Z
+    density = norm.pdf(k1) * norm.pdf((k2 - r * k1) / rest) / (rest * Z)
+    curvature = (-k1 * a - a**2 - r * density, density - a * b, -k2 * b - b**2 - r * density)
+    return _Orthant(jnp.log(Z), (a, b), curvature)
+
+
+def _trapezoid(ratio: Scalar, nodes: int) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+    """Nodes in [−9, 9], densest at 0 on the scale of min(ratio, 1), and weights."""
+    scale = jnp.minimum(ratio, jnp.ones_like(ratio))
+    last = jnp.arcsinh(9 / scale)
+    t = jnp.linspace(-1, 1, nodes, dtype=ratio.dtype) * last
+    return scale * jnp.sinh(t), scale * jnp.cosh(t) * last * 2 / (nodes - 1)
+
+
+class HardmaxPosterior(AbstractPosteriorChannel):
+    """Labels of a hardmax of two tokens, in closed form.
+
+    Row i has its largest score on the diagonal where u_i = √2 z_ii − z_12 > 0. Given ω, (u_1, u_2) is normal with means
+    w_i, variances 3(V + Δ/2) and correlation 1/3, and the label tells their signs s_i: with r = s_1 s_2/3,
+    k_i = s_i w_i/√(3(V + Δ/2)) and Z = P(X ≤ k_1, Y ≤ k_2), g is the derivative of log Z.
+
+    The published formula for this channel has the density of (X, Y) in place of the derivative of their distribution
+    function, for which E Σ g(z − ω) = V E Σ g² does not hold.
+
+    Args:
+        noise: Δ ≥ 0.
+
+    Source: arXiv:2506.01582, with the derivative put right.
+    """
+
+    head: AbstractHead
+    noise: Float[Array, ""]
+
+    def __init__(self, noise: ScalarLike = 0.0):
+        self.head, self.noise = HardmaxHead(2), non_negative("noise", noise)
+
+    @eqx.filter_jit
+    def apply(
+        self,
+        omega: Float[Array, "K n"],
+        y: Float[Array, "2 2 n"],
+        variance: Scalar,
+        guess: Guess = NO_GUESS,
+    ) -> ChannelStep:
+        """The derivative of log Z in ω, and its trace."""
+        root = math.sqrt(2)
+        width = jnp.sqrt(3 * (variance + self.noise.astype(omega.dtype) / 2))
+        s1, s2 = 2 * y[0, 0] - 1, 2 * y[1, 1] - 1
+        k1, k2 = s1 * (root * omega[0] - omega[1]) / width, s2 * (root * omega[2] - omega[1]) / width
+        _, (a, b), (a1, a2, b2) = _orthant(k1, k2, s1 * s2 / 3)
+        A, B = s1 * a / width, s2 * b / width
+        g = jnp.stack([root * A, -(A + B), root * B])
+        divergence = (3 * (a1 + b2) + 2 * s1 * s2 * a2) / width**2
+        return ChannelStep(omega + variance * g, g, divergence)
+
+    @eqx.filter_jit
+    def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
+        """By the trapezoidal rule on a grid that resolves both q and V."""
+        total = V + self.noise / 2
+        x, weight = _trapezoid(jnp.sqrt(total / q), 200)
+        x, y = x[:, None], x[None, :]
+        density = 3 / (4 * math.sqrt(2) * jnp.pi) * jnp.exp(-9 / 16 * (x**2 - 2 / 3 * x * y + y**2))
+        density *= weight[:, None] * weight[None, :]  # of w/√(3q)
+        k1, k2 = jnp.broadcast_arrays(jnp.sqrt(q / total) * x, jnp.sqrt(q / total) * y)
+
+        def labels(product):
+            """Both labels with s_1 s_2 = product, which are mirror images."""
+            log, (a, b), _ = _orthant(k1, product * k2, product / 3)
+            weighted = 2 * density * jnp.exp(log)
+            squares = (2 * a**2 + 2 * b**2 + (a + product * b) ** 2) / (3 * total)
+            return jnp.stack([jnp.sum(weighted * squares), jnp.sum(weighted * log)])
+
+        same = jnp.ones_like(total)
+        return PosteriorAverage(*(labels(same) + labels(-same)))

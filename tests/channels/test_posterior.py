@@ -1,0 +1,98 @@
+"""Posterior channels: g is the derivative of log Z_out, and keeps the identity of all posterior means."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from amp_attention.channels import GaussianPosterior, HardmaxPosterior
+from amp_attention.channels._posterior import bivariate_normal
+from amp_attention.heads import HardmaxHead, LinearHead, SoftmaxHead
+
+CHANNELS = {
+    "softmax": GaussianPosterior(SoftmaxHead(2, 1.5), 0.3),
+    "softmax-three": GaussianPosterior(SoftmaxHead(3), 0.0),
+    "linear": GaussianPosterior(LinearHead(), 0.5),
+    "hardmax": HardmaxPosterior(0.0),
+    "hardmax-noise": HardmaxPosterior(0.4),
+}
+Q, V, N = jnp.asarray(0.9), jnp.asarray(0.6), 100_000
+
+
+def sampled(channel):
+    """ω, z and labels of the model."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    shape = (channel.head.scores, N)
+    omega, z, noise = (jax.random.normal(key, shape) for key in keys)
+    omega = jnp.sqrt(Q) * omega
+    z = omega + jnp.sqrt(V) * z
+    return omega, z, channel.head(z + jnp.sqrt(channel.noise / 2) * noise)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_identity_of_posterior_means(name):
+    """E Σ g(z − ω) = V E Σ g², and E Σ g² = −E tr ∂g is the information: each within 6σ, false alarm below 1e-8."""
+    channel = CHANNELS[name]
+    omega, z, y = sampled(channel)
+    step = channel.apply(omega, y, V)
+    squares = jnp.sum(step.g**2, axis=0)
+    information = channel.averages(Q, V).information
+    for sample in (
+        jnp.sum(step.g * (z - omega), axis=0) - V * squares,
+        squares + step.divergence,
+        squares - information,
+    ):
+        assert jnp.abs(jnp.mean(sample)) <= 6 * jnp.std(sample) / np.sqrt(N) + 1e-12
+    np.testing.assert_allclose(step.z, omega + V * step.g, rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_divergence_is_the_trace_of_the_jacobian(name):
+    channel = CHANNELS[name]
+    omega, _, y = (array[..., :50] for array in sampled(channel))
+
+    def g(omega):
+        return channel.apply(omega, y, V).g
+
+    basis = [jnp.zeros_like(omega).at[k].set(1) for k in range(omega.shape[0])]
+    trace = sum(jax.jvp(g, (omega,), (basis[k],))[1][k] for k in range(omega.shape[0]))
+    np.testing.assert_allclose(channel.apply(omega, y, V).divergence, trace, rtol=1e-8, atol=1e-8)
+
+
+def test_log_partition_of_the_hardmax_is_the_entropy_of_its_labels():
+    """Mean of log Z over labels drawn from the model; 6σ."""
+    channel = CHANNELS["hardmax"]
+    omega, _, y = sampled(channel)
+    signs = 2 * jnp.stack([y[0, 0], y[1, 1]]) - 1
+    k = signs * jnp.stack([jnp.sqrt(2) * omega[0] - omega[1], jnp.sqrt(2) * omega[2] - omega[1]]) / jnp.sqrt(3 * V)
+    log = jnp.log(bivariate_normal(k[0], k[1], signs[0] * signs[1] / 3))
+    averages = channel.averages(Q, V)
+    assert jnp.abs(jnp.mean(log) - averages.log_partition) <= 6 * jnp.std(log) / np.sqrt(N)
+
+
+def test_information_of_the_hardmax_before_any_data():
+    """(2/3π)/P₊ + (1/3π)/P₋ with P± = 1/4 ± asin(1/3)/2π, at q = 0 and V = 1."""
+    angle = np.arcsin(1 / 3) / (2 * np.pi)
+    exact = 2 / (3 * np.pi) / (0.25 + angle) + 1 / (3 * np.pi) / (0.25 - angle)
+    found = HardmaxPosterior().averages(jnp.asarray(1e-12), jnp.asarray(1.0)).information
+    np.testing.assert_allclose(found, exact, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("h", "k", "r"), [(0.0, 0.0, 1 / 3), (1.2, -0.7, -1 / 3), (-2.0, -1.0, 1 / 3), (3.0, 8.0, 0.5)]
+)
+def test_bivariate_normal(h, k, r):
+    expected = multivariate_normal.cdf([h, k], [0, 0], [[1, r], [r, 1]], abseps=1e-12)
+    np.testing.assert_allclose(bivariate_normal(*(jnp.asarray(x) for x in (h, k, r))), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 5])
+def test_hardmax_is_the_limit_of_the_softmax(tokens):
+    z = jax.random.normal(jax.random.key(1), (tokens * (tokens + 1) // 2, 100))
+    np.testing.assert_allclose(HardmaxHead(tokens)(z), SoftmaxHead(tokens, 1e6)(z), atol=1e-12)
+
+
+def test_a_hardmax_has_no_fibres():
+    with pytest.raises(TypeError, match="HardmaxHead has no fibres"):
+        HardmaxHead(2).project(jnp.zeros((3, 1)), jnp.zeros((2, 2, 1)))

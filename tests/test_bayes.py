@@ -1,0 +1,167 @@
+"""The Bayes-optimal state evolution against published and independent values, and its derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from amp_attention.bayes import (
+    bayes_alpha,
+    bayes_nodes,
+    bayes_point,
+    bayes_problem,
+    bayes_test_errors,
+    posterior_channel,
+    solve_bayes,
+)
+from amp_attention.heads import HardmaxHead, LinearHead, SoftmaxHead
+from amp_attention.spectral_laws import MarchenkoPastur
+from amp_attention.state_evolution import solve_state_evolution, state_evolution_nodes
+from amp_attention.targets import Target
+from amp_attention.thresholds import bayes_recovery_threshold
+
+
+def softmax(kappa0=0.5, tokens=2, noise=0.0):
+    return Target(MarchenkoPastur(kappa0), SoftmaxHead(tokens), noise)
+
+
+def hardmax(kappa0=0.5, noise=0.0):
+    return Target(MarchenkoPastur(kappa0), HardmaxHead(2), noise)
+
+
+def error(target, alpha):
+    return solve_bayes(target, alpha).value.squared_error
+
+
+@pytest.mark.parametrize(
+    ("kappa0", "tokens", "noise", "alpha", "independent", "published"),
+    [
+        (0.1, 2, 0.0, 0.0219911373, 0.773754884, 0.7737906),
+        (0.3, 2, 0.0, 0.0495122353, 0.663336384, 0.6633667),
+        (0.5, 2, 0.0, 0.0441252941, 0.762247611, 0.7622707),
+        (0.5, 2, 0.0, 0.0867700784, 0.476788522, 0.4768328),
+        (1.0, 2, 0.0, 0.1352987059, 0.326472796, 0.3265331),
+        (2.0, 2, 0.0, 0.0970649412, 0.564490923, 0.5645317),
+        (0.5, 2, 0.5, 0.1, 0.587745071, None),
+        (1.0, 3, 0.5, 0.05, 0.568948581, None),
+    ],
+)
+def test_softmax(kappa0, tokens, noise, alpha, independent, published):
+    """1e-8 of an independent computation; 3e-4 of published values, which have the tolerance 1e-5 of a slow loop."""
+    solution = solve_bayes(softmax(kappa0, tokens, noise), alpha)
+    assert solution.successful
+    np.testing.assert_allclose(solution.value.squared_error, independent, atol=1e-8)
+    if published is not None:
+        np.testing.assert_allclose(solution.value.squared_error, published, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("kappa0", "alpha", "noise", "independent"),
+    [(0.5, 0.1, 0.0, 0.7451104), (0.5, 0.5, 0.0, 0.2130619), (1.0, 0.3, 0.0, 0.4894838), (0.5, 0.5, 0.5, 0.3277495)],
+)
+def test_hardmax(kappa0, alpha, noise, independent):
+    np.testing.assert_allclose(error(hardmax(kappa0, noise), alpha), independent, atol=2e-7)
+
+
+def test_tokens_count_by_their_constraints():
+    """(T = 2, α) and (T = 3, 0.4 α) have the same number of equations."""
+    two, three = solve_bayes(softmax(), 0.1).value, solve_bayes(softmax(tokens=3), 0.04).value
+    for name in ("squared_error", "q", "q_hat", "D", "free_entropy"):
+        np.testing.assert_allclose(getattr(two, name), getattr(three, name), rtol=1e-12)
+
+
+def test_a_single_token_is_one_equation():
+    one = solve_bayes(Target(MarchenkoPastur(0.5), LinearHead(), 0.5), 0.2).value
+    np.testing.assert_allclose(one.squared_error, error(softmax(noise=0.5), 0.1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("target", [softmax(noise=0.5), hardmax()], ids=["softmax", "hardmax"])
+def test_the_curve_and_its_solution_are_inverse(target):
+    point = bayes_point(target, 0.7)
+    np.testing.assert_allclose(point.alpha, bayes_alpha(target, 0.7), rtol=1e-14)
+    found = solve_bayes(target, point.alpha).value
+    for name in ("D", "q", "q_hat", "squared_error", "free_entropy"):
+        np.testing.assert_allclose(getattr(found, name), getattr(point, name), rtol=1e-10)
+    np.testing.assert_allclose(found.q + found.squared_error, target.Q0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("kappa0", [0.5, 1.0, 2.0])
+def test_without_noise_the_target_is_found_exactly_from_the_threshold_on(kappa0):
+    target = softmax(kappa0)
+    threshold = bayes_recovery_threshold(target.law, target.head.constraints)
+    above, below = solve_bayes(target, 1.001 * threshold), solve_bayes(target, 0.99 * threshold)
+    assert above.successful and below.successful
+    assert above.value.squared_error == above.value.D == 0 and above.value.q == target.Q0
+    assert 0 < below.value.squared_error < 0.05
+
+
+def test_derivatives_are_differences_of_solved_points():
+    def function(x):
+        alpha, kappa0, noise = x
+        return error(softmax(kappa0, noise=noise), alpha)
+
+    x = jnp.asarray([0.1, 0.5, 0.5])
+    reverse, forward = jax.grad(function)(x), jax.jacfwd(function)(x)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
+    solve = jax.jit(function)
+    for i in range(3):
+        step = jnp.zeros(3).at[i].set(1e-4)
+        difference = (8 * (solve(x + step) - solve(x - step)) - solve(x + 2 * step) + solve(x - 2 * step)) / 12e-4
+        np.testing.assert_allclose(reverse[i], difference, rtol=1e-6)  # nodes stand still while band edges move
+
+
+@pytest.mark.parametrize("target", [softmax(noise=0.5), hardmax()], ids=["softmax", "hardmax"])
+def test_the_free_entropy_is_stationary(target):
+    """dφ/dα is the partial derivative E log Z_out, which the free entropy without its prior part shows."""
+    alpha = jnp.asarray(0.1)
+    point = solve_bayes(target, alpha).value
+    total = jax.grad(lambda alpha: solve_bayes(target, alpha).value.free_entropy)(alpha)
+    # φ(α) at fixed D is linear in α.
+    held = jax.grad(lambda a: _free_entropy_at_fixed_noise(target, point, a))(alpha)
+    np.testing.assert_allclose(total, held, rtol=1e-6)
+
+
+def _free_entropy_at_fixed_noise(target, point, alpha):
+    log_partition = posterior_channel(target).averages(point.q, point.squared_error).log_partition
+    return point.free_entropy + (alpha - point.alpha) * log_partition
+
+
+@pytest.mark.parametrize(
+    ("noise", "alpha", "optimal", "plug_in"),
+    [(0.5, 0.1, 0.2279993, 0.2413905), (0.0, 0.1, 0.120853, 0.125124), (0.0, 0.15, 0.041408, 0.041995)],
+)
+def test_test_errors_of_the_softmax(noise, alpha, optimal, plug_in):
+    """Against one-dimensional quadratures; within 5 standard errors, which are below 1e-4."""
+    target = softmax(noise=noise)
+    found = bayes_test_errors(target, solve_bayes(target, alpha).value, bayes_nodes(target))
+    for values, expected in ((found.optimal, optimal), (found.plug_in, plug_in)):
+        error = jnp.std(values, ddof=1) / np.sqrt(8)
+        assert error < 1e-4
+        np.testing.assert_allclose(jnp.mean(values), expected, atol=5 * error + 1e-6)
+
+
+@pytest.mark.parametrize("head", [HardmaxHead(2), LinearHead()])
+def test_test_errors_in_closed_form(head):
+    """Against labels drawn from the model; 6σ."""
+    target = Target(MarchenkoPastur(0.5), head, 0.3)
+    point = bayes_point(target, 0.7)
+    keys = jax.random.split(jax.random.key(0), 3)
+    omega, *rest = (jax.random.normal(key, (head.scores, 200_000)) for key in keys)
+    omega = jnp.sqrt(point.q) * omega
+    label, other = (head(omega + jnp.sqrt(point.squared_error + 0.15) * xi) for xi in rest)
+    found = bayes_test_errors(target, point, bayes_nodes(target, 2, 2))
+    for difference, value in (((label - other) / np.sqrt(2), found.optimal), (label - head(omega), found.plug_in)):
+        sample = jnp.sum((difference**2).reshape(-1, omega.shape[1]), axis=0)
+        np.testing.assert_allclose(value[0], jnp.mean(sample), atol=6 * jnp.std(sample) / np.sqrt(sample.size))
+
+
+def test_derivatives_beyond_the_threshold_are_zero():
+    slope = jax.grad(lambda alpha: error(softmax(), alpha))(jnp.asarray(0.25))
+    assert slope == 0
+
+
+def test_what_has_no_state_evolution_of_minimisation_says_so():
+    problem = bayes_problem(softmax(), 0.1)
+    for call in (lambda: state_evolution_nodes(problem), lambda: solve_state_evolution(problem, jnp.zeros((2, 4, 4)))):
+        with pytest.raises(TypeError, match="channel must minimise a loss, as ERMChannel does, got GaussianPosterior"):
+            call()
