@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError
 
 from amp_attention._cli.checks import (
     check_alone,
+    check_bayes,
     check_data,
     check_estimate,
     check_finite,
@@ -30,6 +31,8 @@ from amp_attention._cli.options import (
     INSTANCES,
     OUTPUT,
     SOLVER,
+    BayesOptions,
+    BayesRequest,
     CheckpointOptions,
     InstanceOptions,
     NodeOptions,
@@ -273,6 +276,31 @@ def thresholds(
     targets = build.targets(request)
     found = results.Results(request, _arguments)
     return found.answer(lambda _: threshold_sweep(targets), len(targets), figures.threshold_figures)
+
+
+@app.command
+def bayes(
+    *,
+    options: BayesOptions = BayesOptions(),
+    dtype: Annotated[Literal["float64", "float32"], option("Floating-point type.", group=SOLVER)] = "float64",
+    output: OutputOptions = OutputOptions(),
+) -> int:
+    """How well can any estimator do? The Bayes-optimal errors along α, or along the curve α(D)."""
+    request = BayesRequest("bayes", options, dtype, output)
+    check_bayes(request)
+    prepare(dtype)
+    from amp_attention._cli import build, figures, results
+    from amp_attention.experiments import bayes_sweep
+
+    target, noises = build.bayes_target(request), options.effective_noise or ()
+    found = results.Results(request, _arguments)
+    return found.answer(
+        lambda _: bayes_sweep(
+            target, options.alphas(), noises, nodes=options.nodes, replicas=options.replicas, seed=options.seed
+        ),
+        len(options.alphas()) + len(noises),
+        lambda points, parameters: figures.bayes_figures(points, parameters, target.law),
+    )
 
 
 @app.command

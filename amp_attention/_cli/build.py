@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_attention._cli.arrays import check_archive, check_array, readable
-from amp_attention._cli.options import Request, TargetRequest
+from amp_attention._cli.options import BayesRequest, Request, TargetRequest
 from amp_attention._cli.parsing import UsageError
 from amp_attention._cli.streams import say
 from amp_attention.checkpoints import file_digest
@@ -35,6 +35,7 @@ from amp_attention.experiments import (
     run_instances,
     to_json,
 )
+from amp_attention.heads import HardmaxHead
 from amp_attention.numerics.packing import packed_size
 from amp_attention.numerics.validation import AMP_ROUNDING, ROUNDING, reachable_tolerance
 from amp_attention.problem import AttentionProblem, attention_head, cast
@@ -87,6 +88,17 @@ def targets(request: TargetRequest) -> list[Target]:
         law = spectral_law(described)
         grid = itertools.product(described["tokens"], described["kappa0"], described["noise"])
         return [_target(law, tokens, kappa0, noise, np.dtype(request.dtype)) for tokens, kappa0, noise in grid]
+
+
+def bayes_target(request: BayesRequest) -> Target:
+    """The target of `bayes`."""
+    described = request.describe()
+    tokens = described["tokens"]
+    _check_heads(tokens)
+    head = HardmaxHead(tokens) if described["head"] == "hardmax" else attention_head(tokens, described["beta0"] or 1.0)
+    with usage_errors():
+        law = spectral_law(described) or MarchenkoPastur(described["kappa0"])
+        return cast(Target(law, head, described["noise"]), np.dtype(request.dtype))
 
 
 def _check_heads(tokens: int) -> None:

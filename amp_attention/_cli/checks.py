@@ -10,6 +10,8 @@ from typing import Any
 
 from amp_attention._cli.names import MANIFEST, OBSERVABLES, result_files
 from amp_attention._cli.options import (
+    BayesOptions,
+    BayesRequest,
     InstanceOptions,
     ProblemOptions,
     Request,
@@ -58,7 +60,7 @@ def check_problem(request: Request) -> None:
     check_checkpoint(request)
 
 
-def check_law(problem: ProblemOptions | TargetOptions) -> None:
+def check_law(problem: ProblemOptions | TargetOptions | BayesOptions) -> None:
     """Options of a spectrum that contradict each other."""
     target = "marchenko-pastur" if problem.target is None else problem.target
     if target != "power-law":
@@ -86,6 +88,25 @@ def check_targets(request: TargetRequest) -> None:
     refuse(fractional is not None, f"--tokens must be a whole number >= 1, got {fractional}.")
     size = math.prod(len(values) for values in request.target.lists().values())
     refuse(size > LARGEST_GRID, f"--tokens, --kappa0 and --noise must make at most {LARGEST_GRID} points, got {size}.")
+
+
+def check_bayes(request: BayesRequest) -> None:
+    """A head that its tokens fit, and one list of places."""
+    bayes = request.bayes
+    check_law(bayes)
+    check_list("--alpha", bayes.alpha)
+    check_list("--effective-noise", bayes.effective_noise)
+    both = bayes.alpha is not None and bayes.effective_noise is not None
+    refuse(both, "--effective-noise gives D, from which α follows, and --alpha gives α: use one of them, not both.")
+    tokens = request.describe()["tokens"]
+    refuse(bayes.head == "linear" and tokens != 1, f"--tokens must be 1 for --head linear, got {tokens}.")
+    refuse(bayes.head == "hardmax" and tokens != 2, f"--tokens must be 2 for --head hardmax, got {tokens}.")
+    refuse(
+        bayes.head == "softmax" and tokens < 2,
+        f"--tokens must be a whole number >= 2 for --head softmax, got {tokens}.",
+    )
+    given = bayes.beta0 is not None and bayes.head != "softmax"
+    refuse(given, f"--beta0 must be left out for --head {bayes.head}, which has no temperature, got {bayes.beta0}.")
 
 
 def check_observable(name: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from amp_attention.experiments import (
@@ -22,21 +23,25 @@ from amp_attention.plotting import (
     SpectrumPanel,
     TrajectoryPanel,
     amp_trajectories,
+    bayes_curves,
     eigenvalue_histograms,
     format_number,
     grid_axes,
     learning_curves,
     phase_diagram,
     sensitivity_curves,
+    shrinkage_curves,
     spectra_by_phase,
     spectrum_panel,
     threshold_lines,
     tuning_curves,
 )
 from amp_attention.plotting.learning_curves import PANELS, family_values
+from amp_attention.spectral_laws import AbstractSpectralLaw, FreeConvolution
 from amp_attention.spectrum import learned_spectrum
 
 CURVE_POINTS = 24
+SHRINKAGE_POINTS = 400
 TRAJECTORY_STEPS = 40
 MOST_PANELS = 3
 
@@ -94,6 +99,23 @@ def tuning_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict
 def threshold_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of `thresholds`."""
     return _unless_empty("thresholds", threshold_lines(_records(points), parameters))
+
+
+def bayes_figures(points: Sequence[Any], parameters: Mapping[str, Any], law: AbstractSpectralLaw) -> dict[str, Any]:
+    """Of `bayes`: the errors, and the shrinkage at first, middle and last point."""
+    figures = _unless_empty("bayes", bayes_curves(_records(points), parameters))
+    curves = [
+        (rf"$\alpha={format_number(point.record['alpha'])}$", *_shrinkage(law, point.record["effective_noise"]))
+        for point in _spread([p for p in points if p.record["effective_noise"] > 0])
+    ]
+    return figures | ({"shrinkage": shrinkage_curves(curves, parameters)} if curves else {})
+
+
+def _shrinkage(law: AbstractSpectralLaw, D: float) -> tuple[np.ndarray, np.ndarray]:
+    convolution = FreeConvolution(law, D**0.5)
+    ends = np.asarray(convolution.edges())
+    y = np.linspace(ends[0, 0], ends[-1, 1], SHRINKAGE_POINTS)
+    return y, np.asarray(convolution.posterior_mean(jnp.asarray(y, law.dtype)))
 
 
 def spectrum_figures(points: Sequence[SpectrumPoint], parameters: Mapping[str, Any], engine: str) -> dict[str, Any]:

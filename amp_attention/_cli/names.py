@@ -15,6 +15,7 @@ FIGURES = {
     "sensitivity": ("sensitivity",),
     "tune": ("tuning",),
     "thresholds": ("thresholds",),
+    "bayes": ("bayes", "shrinkage"),
     "spectrum": ("spectra",),
     "phase-diagram": ("phase_diagram",),
 }
@@ -28,12 +29,12 @@ SERIES = {
     "phase-diagram": "phase-diagram-boundaries",
 }
 # The axes of the grid of points, outermost first.
-AXES = {"tune": ("alpha",), "thresholds": ("tokens", "kappa0", "noise")}
+AXES = {"tune": ("alpha",), "thresholds": ("tokens", "kappa0", "noise"), "bayes": ("alpha", "effective_noise")}
 MANIFEST = ".amp-attention.json"
 
 
 def axes(command: str) -> tuple[str, ...]:
-    """The axes of the grid of a command."""
+    """The axes of the grid of a command; of `bayes`, the one that is not given as a list has no meaning."""
     return AXES.get(command, ("alpha", "lam"))
 
 

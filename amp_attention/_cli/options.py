@@ -221,6 +221,38 @@ class TargetOptions(LawOptions):
         }
 
 
+@Parameter(name="*", group=PROBLEM)
+@dataclass(frozen=True, kw_only=True)
+class BayesOptions(LawOptions):
+    """The target of `bayes`, all of which the estimator knows, and where on its curve to look."""
+
+    head: Annotated[Literal["softmax", "hardmax", "linear"], option("What makes labels of the scores.")] = "softmax"
+    tokens: Annotated[int | None, whole("T >= 2 (hardmax: 2); linear: 1. [default: 2; linear: 1]", ">= 1")] = None
+    kappa0: Annotated[
+        float | None, number("Teacher width p0/d > 0 (Marchenko-Pastur target). [default: 0.5]", "> 0")
+    ] = None
+    noise: Annotated[float, number("Δ >= 0, the variance of the label noise.", ">= 0")] = 0.5
+    beta0: Annotated[
+        float | None,
+        number("Inverse temperature of a softmax, > 0; test errors alone depend on it. [default: 1]", "> 0"),
+    ] = None
+    alpha: Annotated[Values | None, values("n/d², > 0. A list. [default: 0.05:1:20:log]", "> 0")] = None
+    effective_noise: Annotated[
+        Values | None, values("D > 0 of the explicit curve α(D), instead of --alpha. A list.", "> 0")
+    ] = None
+    nodes: Annotated[int, whole("Sobol points of the test errors, >= 1, rounded up to 2^k.", ">= 1", group=SOLVER)] = (
+        65_536
+    )
+    replicas: Annotated[int, whole("Scrambled subsets behind each standard error, >= 1.", ">= 1", group=SOLVER)] = 8
+    seed: Annotated[int, whole("Fixes the Sobol scrambles, >= 0.", ">= 0", group=SOLVER)] = 0
+
+    def alphas(self) -> Values:
+        """What is solved for; none where the effective noise is given."""
+        if self.effective_noise is not None:
+            return ()
+        return logarithmic(0.05, 1.0, 20) if self.alpha is None else self.alpha
+
+
 @Parameter(name="*", group=OUTPUT)
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
@@ -315,6 +347,33 @@ class TargetRequest:
     def describe(self) -> dict[str, Any]:
         """The `problem` entry of the JSON document."""
         return self.target.lists() | self.target.law_options()
+
+
+@dataclass(frozen=True)
+class BayesRequest:
+    """`bayes` with its options: one target, and a list of α or of effective noises."""
+
+    command: str
+    bayes: BayesOptions
+    dtype: str
+    output: OutputOptions
+
+    def settings(self) -> dict[str, Any]:
+        """The `settings` entry of the JSON document."""
+        return {"dtype": self.dtype} | {name: getattr(self.bayes, name) for name in ("nodes", "replicas", "seed")}
+
+    def describe(self) -> dict[str, Any]:
+        """The `problem` entry of the JSON document: null where an option has no meaning."""
+        bayes, law = self.bayes, self.bayes.law_options()
+        return law | {
+            "head": bayes.head,
+            "tokens": _default(bayes.tokens, 1 if bayes.head == "linear" else 2),
+            "kappa0": _default(bayes.kappa0, 0.5) if law["target"] == "marchenko-pastur" else None,
+            "noise": bayes.noise,
+            "beta0": _default(bayes.beta0, 1.0) if bayes.head == "softmax" else None,
+            "alpha": list(bayes.alphas()) or None,
+            "effective_noise": None if bayes.effective_noise is None else list(bayes.effective_noise),
+        }
 
 
 def _unless_null(group: Any, meaningful: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from amp_attention._cli.environment import is_first_process
 from amp_attention._cli.names import SERIES, axes, result_files
-from amp_attention._cli.options import Request, TargetRequest
+from amp_attention._cli.options import BayesRequest, Request, TargetRequest
 from amp_attention._cli.parsing import RunError, UsageError
 from amp_attention._cli.streams import Progress, deliver, leave, problems_of, say, series_table, table
 from amp_attention.checkpoints import CheckpointError, CheckpointWriteError
@@ -51,7 +51,7 @@ class Results:
 
     def __init__(
         self,
-        request: Request | TargetRequest,
+        request: Request | TargetRequest | BayesRequest,
         arguments: Sequence[str],
         overrides: Mapping[str, Any] | None = None,
     ):
@@ -146,7 +146,8 @@ class Results:
         if complete and records:
             attributes = {"command_line": lines[0], "versions": to_json(versions()), "problem": to_json(self.problem)}
             attributes["settings"] = to_json(self.request.settings())
-            grid = dataset(records, {axis: self.problem[axis] for axis in axes(command)}, attributes)
+            given = {axis: self.problem[axis] for axis in axes(command) if self.problem[axis] is not None}
+            grid = dataset(records, given, attributes)
             self._write(f"{command}.nc", to_netcdf(grid))
 
     def _series(self) -> list[dict[str, Any]]:

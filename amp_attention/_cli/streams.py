@@ -89,6 +89,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("d/dkappa0", "gradients.alpha_bayes.kappa0"),
         *END,
     ),
+    "bayes": (
+        ("alpha", "alpha"),
+        ("effective_noise", "effective_noise"),
+        ("squared_error", "squared_error"),
+        ("q", "q"),
+        ("test_error", "test_error"),
+        ("plug-in", "test_error_plugin"),
+        ("free_entropy", "free_entropy"),
+        *END,
+    ),
     "spectrum": (
         *PLACE,
         *SPECTRUM_COLUMNS,

@@ -1,5 +1,6 @@
 """Sweeps, comparisons with error bars, and result files."""
 
+from amp_attention.experiments._bayes import BayesSweepPoint as BayesSweepPoint, bayes_sweep as bayes_sweep
 from amp_attention.experiments._compare import ComparisonPoint as ComparisonPoint, compare as compare
 from amp_attention.experiments._files import (
     ForeignFileError as ForeignFileError,

@@ -9,6 +9,7 @@ from amp_attention.plotting._style import (
     save as save,
     style as style,
 )
+from amp_attention.plotting.bayes import bayes_curves as bayes_curves, shrinkage_curves as shrinkage_curves
 from amp_attention.plotting.eigenvalues import (
     SpectrumPanel as SpectrumPanel,
     eigenvalue_histograms as eigenvalue_histograms,
