@@ -7,6 +7,8 @@ one number is left, the variance D of the effective noise: E = mmse(D) of the pr
 Source: arXiv:2506.01582.
 """
 
+from typing import Literal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -50,31 +52,34 @@ class BayesPoint(eqx.Module):
     free_entropy: Scalar
 
 
-def posterior_channel(target: Target) -> AbstractPosteriorChannel:
+def posterior_channel(target: Target, schedule: Literal["se", "empirical"] = "se") -> AbstractPosteriorChannel:
     """The channel of the posterior mean of the target's labels.
 
+    Args:
+        target: all of it is known to the estimator.
+        schedule: "se" or "empirical", see `AbstractPosteriorChannel`.
+
     Raises:
-        ValueError: for a hardmax of more than two tokens.
+        ValueError: for a hardmax of more than two tokens, or another schedule.
     """
     instance_of("target", target, Target, "a Target")
     if not isinstance(target.head, HardmaxHead):
-        return GaussianPosterior(target.head, target.noise)
-    if target.head.tokens != 2:
-        raise ValueError(f"target must have a hardmax of T = 2 tokens, got {target.head.tokens}")
-    return HardmaxPosterior(target.noise)
+        return GaussianPosterior(target, schedule)
+    return HardmaxPosterior(target, schedule)
 
 
-def bayes_problem(target: Target, alpha: ScalarLike) -> AttentionProblem:
+def bayes_problem(target: Target, alpha: ScalarLike, schedule: Literal["se", "empirical"] = "se") -> AttentionProblem:
     """The problem whose AMP is the Bayes-optimal one: `solve_amp` on it finds the posterior mean of S0.
 
     Args:
         target: all of it is known to the estimator.
         alpha: α = n/d² > 0.
+        schedule: where AMP has its precision from, see `AbstractPosteriorChannel`.
 
     Raises:
         ValueError: for arguments out of range.
     """
-    return AttentionProblem(target, posterior_channel(target), PosteriorMean(target.law), alpha)
+    return AttentionProblem(target, posterior_channel(target, schedule), PosteriorMean(target.law), alpha)
 
 
 def bayes_alpha(target: Target, D: ScalarLike) -> Scalar:

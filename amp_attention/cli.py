@@ -3,6 +3,7 @@
 Nothing here imports JAX until a command has accepted its options.
 """
 
+import errno
 import importlib.metadata
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ app = App(
     help_format="plaintext",
 )
 
+_UNUSABLE = {errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP, errno.ENOTDIR, errno.EPERM}  # paths that nobody can open
 _arguments: list[str] = []  # of the running command, as typed
 
 
@@ -418,10 +420,13 @@ def run(arguments: Sequence[str]) -> int:
         say("amp-attention: interrupted.")
         return 130
     except OSError as error:
-        if error.filename is not None:  # of a file, not of stdout
+        if error.filename is None:
+            abandon_stdout(error)
+            return 1
+        if error.errno not in _UNUSABLE:
             raise
-        abandon_stdout(error)
-        return 1
+        say(f"amp-attention: {error.filename} cannot be used: {error.strerror}.")
+        return 2
 
 
 def main() -> None:

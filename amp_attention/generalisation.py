@@ -14,7 +14,7 @@ from amp_attention.problem import AttentionProblem, cast
 @eqx.filter_jit
 def _moments(problem, S, S0, key, count: int, size: int):
     """Mean and standard error of the squared error over count·size samples."""
-    target, head = problem.target, problem.channel.loss.head
+    target, head = problem.target, problem.channel.head
     d, dtype = S.shape[0], S.dtype
 
     token_key, label_key = jax.random.split(key)

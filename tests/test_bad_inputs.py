@@ -31,7 +31,14 @@ from amp_attention.data import (
 )
 from amp_attention.denoisers import NuclearNorm
 from amp_attention.erm import train
-from amp_attention.experiments import FiniteSettings, TheorySettings, peak_sweep, problem_grid, read_eigenvalues
+from amp_attention.experiments import (
+    FiniteSettings,
+    TheorySettings,
+    peak_sweep,
+    problem_grid,
+    read_eigenvalues,
+    run_instances,
+)
 from amp_attention.generalisation import measure_test_error
 from amp_attention.heads import LinearHead, SoftmaxHead
 from amp_attention.problem import AttentionProblem, attention_problem
@@ -264,7 +271,7 @@ CASES = {
     "shard-no-mesh": case(lambda: shard(DATA, None), "mesh", MESH, "None"),
     "shard-data": case(lambda: shard(3, device_mesh()), "data", "be Data", "3"),
     "drawn-n": case(lambda: DrawnTokens(KEY, 0, 2, 3), "n", WHOLE(1), "0"),
-    "adjoint-rows": case(lambda: adjoint(jnp.zeros((2, 5)), X), "g", "have T(T+1)/2 rows", "2"),
+    "adjoint-rows": case(lambda: adjoint(jnp.zeros((2, 5)), X), "g", "have shape (T(T+1)/2, n) = (3, 5)", "(2, 5)"),
     "memory-n": case(lambda: estimated_memory(-1, 2, 3), "n", WHOLE(1), "-1"),
     "memory-dtype": case(lambda: estimated_memory(1, 2, 3, complex), "dtype", "be float32 or float64", "<class"),
     "memory-devices": case(lambda: check_memory(1, 2, 3, devices=0), "devices", WHOLE(1), "0"),
@@ -366,6 +373,22 @@ CASES = {
     "finite-optimizer": case(lambda: FiniteSettings(optimizer="sgd"), "optimizer", "be one of lbfgs, adam", "'sgd'"),
     "finite-kappa": case(lambda: FiniteSettings(kappa=0.0), "kappa", ABOVE, "0.0"),
     "finite-seed": case(lambda: FiniteSettings(seed=-1), "seed", WHOLE(0), "-1"),
+    "finite-stored": case(lambda: FiniteSettings(stored="x"), "stored", YES_NO, "'x'"),
+    "finite-large-seed": case(
+        lambda: FiniteSettings(seed=2**63), "seed", f"be a whole number >= 0 and <= {2**63 - 1}", str(2**63)
+    ),
+    "engines": case(lambda: run_instances(PROBLEM, ["sgd"], FiniteSettings()), "engines", "be of amp, train", "'sgd'"),
+    "engines-none": case(lambda: run_instances(PROBLEM, [], FiniteSettings()), "engines", "be of amp, train", "'none'"),
+    "instances-settings": case(
+        lambda: run_instances(PROBLEM, ["amp"], TheorySettings()), "settings", "be FiniteSettings", "TheorySettings"
+    ),
+    "data-mixed": case(lambda: Data(X.astype(jnp.float32), Y), "y", "have the dtype of X, float32", "float64"),
+    "key-raw": case(
+        lambda: generate_data(jnp.zeros(3, jnp.uint32), PROBLEM, 4), "key", ONE_KEY, "uint32 of shape (3,)"
+    ),
+    "checkpoint-huge": case(
+        lambda: Checkpoint("run", every=10**400), "every", "be a finite number of seconds > 0", "1"
+    ),
     "finite-devices": case(lambda: FiniteSettings(devices=0), "devices", WHOLE(1), "0"),
     "eigenvalue-file": Case(
         lambda folder: read_eigenvalues(written(folder, np.array([1.0, -2.0]))),

@@ -14,9 +14,9 @@ import numpy as np
 
 from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import BayesRequest, Request, TargetRequest
-from amp_attention._cli.parsing import UsageError
+from amp_attention._cli.parsing import RunError, UsageError
 from amp_attention._cli.streams import say
-from amp_attention.checkpoints import file_digest
+from amp_attention.checkpoints import CheckpointWriteError, file_digest
 from amp_attention.data import Data, available_memory, check_memory, load_npy, load_npz, sample_size, whiteness
 from amp_attention.experiments import (
     NOT_STORED,
@@ -48,6 +48,8 @@ def usage_errors(option: str = "") -> Iterator[None]:
     """A ValueError of a constructor or a reader is a wrong argument of the user."""
     try:
         yield
+    except CheckpointWriteError as error:  # a full disk is no wrong argument
+        raise RunError(f"{option}: {error}.") from None
     except ValueError as error:
         raise UsageError(f"{option}: {error}." if option else f"{error}.") from None
 
@@ -240,7 +242,9 @@ def sweep_store(
     target = [] if described["target"] in (None, "marchenko-pastur", "power-law") else [Path(described["target"])]
     found = {str(path): file_digest(path) for path in (*target, *files)}
     run: dict[str, Any] = {"command": request.command, "files": found}
-    run |= {"problem": _as_typed(request, described), "settings": _as_typed(request, request.settings())}
+    settings = request.settings() | {"devices": _devices(request)}
+    run |= {"problem": _as_typed(request, described), "settings": _as_typed(request, settings)}
+    run["number of processes"] = jax.process_count()
     with usage_errors("--checkpoint"):
         fingerprint = json.loads(to_json(run | more))
         return SweepStore(options.checkpoint, fingerprint, options.checkpoint_every or 60.0, options.resume)

@@ -151,6 +151,20 @@ def check_checkpoint(request: Request) -> None:
         folder = options.checkpoint.absolute().parent
         refuse(not folder.is_dir(), f"--checkpoint must be in an existing folder, got {str(options.checkpoint)!r}.")
         _check_checkpoint_file(options.checkpoint, options.resume)
+        _check_not_an_output(options.checkpoint, request)
+
+
+def _check_not_an_output(file: Path, request: Request) -> None:
+    """One file for two things would be written over."""
+    out = request.output.out
+    if out is not None:
+        inside = os.path.realpath(file.parent) == os.path.realpath(out)
+        clash = (inside and file.name in (*result_files(request.command), MANIFEST)) or _same(file, out)
+        refuse(clash, f"--checkpoint must be another file than those of --out, got {str(file)!r}.")
+
+
+def _same(a: Path, b: Path) -> bool:
+    return os.path.realpath(a) == os.path.realpath(b)
 
 
 def _check_checkpoint_file(file: Path, resume: bool) -> None:
@@ -255,6 +269,9 @@ def check_estimate(path: Path | None, request: Request) -> None:
         path.resolve() in taken,
         f"--save-estimate must not be one of the files that --out writes, got {str(path)!r}; choose another name.",
     )
+    checkpoint = request.checkpoints.checkpoint
+    clash = checkpoint is not None and _same(path, checkpoint)
+    refuse(clash, f"--save-estimate must be another file than --checkpoint, got {str(path)!r}.")
     refuse(
         path.exists() and not request.output.overwrite,
         f"--save-estimate must name a new file unless --overwrite is given, got {str(path)!r}, which exists.",

@@ -13,6 +13,9 @@ from amp_attention._cli.streams import say
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
+_MOST_CPU_DEVICES = 64  # on a small machine, for a look at how samples are divided
+
+
 def cache_folder() -> Path:
     """The user's cache folder, by the convention of the platform."""
     if sys.platform == "win32":
@@ -37,7 +40,10 @@ def prepare(dtype: str, devices: int | None = None, distributed: bool = False, q
     os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true")
     os.environ.setdefault("EQX_ON_ERROR", "nan")  # programs with error callbacks cannot be cached
 
-    import jax
+    try:
+        import jax
+    except ValueError as error:  # of its environment variables
+        raise UsageError(f"JAX does not start: {error}.") from None
     import scipy.linalg  # noqa: F401  (loads the OpenBLAS that the next line limits)
     import threadpoolctl
 
@@ -47,8 +53,15 @@ def prepare(dtype: str, devices: int | None = None, distributed: bool = False, q
         _join(named, quiet)
         _keep_stdout_for_the_first()
     elif devices is not None and devices > 1:
+        most = max(_MOST_CPU_DEVICES, os.cpu_count() or 1)  # each has threads of its own
+        if devices > most:
+            raise UsageError(f"--devices must be at most {most} on this machine, got {devices}.")
         with suppress(RuntimeError):  # too late: the devices are there already
             jax.config.update("jax_num_cpu_devices", devices)
+    try:
+        jax.devices()
+    except RuntimeError as error:
+        raise UsageError(f"JAX finds no devices: {' '.join(str(error).split())[:300]}") from None
     if devices is not None and devices > len(jax.devices()):
         most, kind = len(jax.devices()), jax.default_backend()
         raise UsageError(f"--devices must be at most {most}, the number of {kind} devices, got {devices}.")

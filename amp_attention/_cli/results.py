@@ -14,7 +14,7 @@ from amp_attention._cli.names import SERIES, axes, result_files
 from amp_attention._cli.options import BayesRequest, Request, TargetRequest
 from amp_attention._cli.parsing import RunError, UsageError
 from amp_attention._cli.streams import Progress, deliver, leave, problems_of, say, series_table, table
-from amp_attention.checkpoints import CheckpointError, CheckpointWriteError
+from amp_attention.checkpoints import CheckpointError, CheckpointWriteError, same_everywhere
 from amp_attention.experiments import (
     NOT_STORED,
     ForeignFileError,
@@ -61,12 +61,21 @@ class Results:
         self.parameters: dict[str, Any] = dict(self.problem)  # for the captions of figures
         self.extras: Mapping[str, Any] = {}  # more entries of the document, filled while points come
         self.points: list[Any] = []
+        self._refuse_other_options()
         self.folder = self._open()
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """The points as plain records."""
         return [point.record for point in self.points]
+
+    def _refuse_other_options(self) -> None:
+        """Several processes that compute different things together would give a mixture as their answer."""
+        checkpoints = getattr(self.request, "checkpoints", None)
+        kept = None if checkpoints is None else [checkpoints.checkpoint is not None, checkpoints.resume]
+        asked = [self.request.command, self.problem, self.request.settings(), kept]
+        if not same_everywhere(to_json(asked).encode()):
+            raise UsageError("--distributed must be with the same options in all processes, got different ones.")
 
     def _open(self) -> ResultFolder | None:
         output = self.request.output

@@ -21,6 +21,7 @@ from amp_attention.problem import AttentionProblem, cast
 
 _MOST_ITERATIONS = 2000
 _SLACK = 10  # the true residual lags behind that of the recursion by rounding
+_MOST_STARTS = 5  # BiCGStab can break down, by chance of rounding, and goes on from where it is
 
 
 def _proximal_gradient(problem: AttentionProblem, S, data: Data, Gamma: Scalar) -> Float[Array, "d d"]:
@@ -38,9 +39,18 @@ def _krylov(matvec, b):
     size = jnp.max(jnp.abs(b))
     scale = jnp.where(size > 0, size, jnp.ones_like(size))  # squares of tiny numbers would underflow
     b = b / scale
-    x, _ = bicgstab(matvec, b, tol=accepted / _SLACK, maxiter=_MOST_ITERATIONS)
-    solved = jnp.linalg.norm(matvec(x) - b) <= accepted * jnp.linalg.norm(b)
-    return jnp.where(solved, x * scale, jnp.full_like(x, jnp.nan))
+    goal = accepted * jnp.linalg.norm(b)
+
+    def restart(carry):
+        x, residual, starts = carry
+        new, _ = bicgstab(matvec, b, x, tol=accepted / _SLACK, maxiter=_MOST_ITERATIONS)
+        missed = jnp.linalg.norm(matvec(new) - b)
+        better = missed < residual  # not NaN either
+        return jnp.where(better, new, x), jnp.where(better, missed, residual), starts + 1
+
+    start = (jnp.zeros_like(b), jnp.linalg.norm(b), jnp.int32(0))
+    x, residual, _ = jax.lax.while_loop(lambda c: (c[1] > goal) & (c[2] < _MOST_STARTS), restart, start)
+    return jnp.where(residual <= goal, x * scale, jnp.full_like(x, jnp.nan))
 
 
 @eqx.filter_custom_jvp

@@ -7,6 +7,7 @@ import equinox as eqx
 import numpy as np
 
 from amp_attention._typing import Array, Bool, Float, Scalar
+from amp_attention.heads import AbstractHead
 from amp_attention.targets import Target
 
 
@@ -83,6 +84,11 @@ class AbstractChannel(eqx.Module):
     Only channels that minimise a loss have this second face; it raises TypeError for posterior means, whose averages
     are those of `AbstractPosteriorChannel`.
     """
+
+    @property
+    @abc.abstractmethod
+    def head(self) -> AbstractHead:
+        """What predicts labels from an estimate."""
 
     @abc.abstractmethod
     def apply(

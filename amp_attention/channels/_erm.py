@@ -21,6 +21,7 @@ from amp_attention.channels._channel import (
 )
 from amp_attention.channels._loss import AbstractLoss, LossDerivatives
 from amp_attention.channels._proximal import proximal_point
+from amp_attention.heads import AbstractHead
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
 from amp_attention.numerics.lanes import lane_count, solve_symmetric
 from amp_attention.numerics.validation import positive
@@ -72,6 +73,11 @@ class ERMChannel(AbstractChannel):
     loss: AbstractLoss
     optimizer: optax.GradientTransformation | None = eqx.field(static=True, default=None)
     smoothing: Float[Array, ""] | None = eqx.field(default=None, converter=_width)
+
+    @property
+    def head(self) -> AbstractHead:
+        """That of the loss."""
+        return self.loss.head
 
     def _point(self, omega, y, variance, guess: Guess):
         """Proximal points, and the loss with its derivatives there."""
@@ -268,8 +274,12 @@ def _potential(loss: LossDerivatives, variance):
 
 def _jacobian(loss: LossDerivatives, variance):
     """∂g/∂ω = −(I + ΣH)⁻¹H, shape (K, K, n)."""
-    identity = jnp.eye(loss.gradient.shape[0], dtype=loss.gradient.dtype)[..., None]
-    return -solve_symmetric(identity + variance * loss.hessian, loss.hessian)
+    size, dtype = loss.gradient.shape[0], loss.gradient.dtype
+    change = variance * loss.hessian
+    # Where ΣH is beyond 1/ε the 1 is lost in rounding, and what is left may be singular.
+    rounding = 4 * size * jnp.finfo(dtype).eps * jnp.max(jnp.abs(change), axis=(0, 1))
+    diagonal = jnp.eye(size, dtype=dtype)[..., None] * (1 + jax.lax.stop_gradient(rounding)[None, None])
+    return -solve_symmetric(change + diagonal, loss.hessian)
 
 
 class _Minima(eqx.Module):

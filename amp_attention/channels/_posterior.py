@@ -6,18 +6,21 @@ derivative in ω of log Z_out(y; ω, V), and E Σ g(z − ω) = V E Σ g² for e
 
 import abc
 import math
-from typing import NamedTuple
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
-from amp_attention._typing import Array, Float, Scalar, ScalarLike
+from amp_attention._typing import Array, Float, Scalar
 from amp_attention.channels._channel import NO_GUESS, AbstractChannel, ChannelStep, Guess
-from amp_attention.heads import AbstractHead, HardmaxHead
+from amp_attention.heads import AbstractHead, HardmaxHead, LinearHead, SoftmaxHead
 from amp_attention.numerics.quadrature import gauss_legendre
-from amp_attention.numerics.validation import instance_of, non_negative
+from amp_attention.numerics.validation import instance_of
+from amp_attention.targets import Target
+
+SCHEDULES = ("se", "empirical")
 
 
 class PosteriorAverage(eqx.Module):
@@ -35,37 +38,39 @@ class PosteriorAverage(eqx.Module):
 class AbstractPosteriorChannel(AbstractChannel):
     """The posterior mean of the scores, and its averages.
 
-    Attributes:
-        head: of the target.
-        noise: Δ ≥ 0 of the target.
+    In AMP the precision that a sample adds, −tr ∂g, is replaced by its mean: that of state evolution at the overlap
+    q = Q0 − V of the variance V that AMP has reached, so that V falls as state evolution says, or that of the samples
+    at hand by E tr ∂g = −E Σ g².
+
+    Args:
+        target: what labels the data; its head, noise and Q0 are read.
+        schedule: "se" or "empirical".
+
+    Raises:
+        ValueError: for another kind of head or schedule.
     """
 
-    head: eqx.AbstractVar[AbstractHead]
-    noise: eqx.AbstractVar[Scalar]
+    target: Target
+    schedule: Literal["se", "empirical"] = eqx.field(static=True)
+
+    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+        instance_of("target", target, Target, "a Target")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        self.target, self.schedule = target, schedule
+
+    @property
+    def head(self) -> AbstractHead:
+        """That of the target."""
+        return self.target.head
+
+    @abc.abstractmethod
+    def score(self, omega: Float[Array, "K n"], y: Float[Array, "... n"], variance: Scalar) -> Float[Array, "K n"]:
+        """g, the derivative in ω of log Z_out, of n samples; `variance` is that of the noisy scores, V + Δ/2."""
 
     @abc.abstractmethod
     def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
         """Averages at overlap q and variance V of the scores."""
-
-
-class GaussianPosterior(AbstractPosteriorChannel):
-    """Labels that determine C_T directions of the noisy scores and say nothing of the others: softmax and linear heads.
-
-    g = P(z⁰ − ω)/(V + Δ/2), P the projector on the directions of the head and z⁰ any scores that the label fits.
-
-    Args:
-        head: softmax at the temperature of the target, or linear.
-        noise: Δ ≥ 0.
-
-    Source: arXiv:2506.01582.
-    """
-
-    head: AbstractHead
-    noise: Float[Array, ""]
-
-    def __init__(self, head: AbstractHead, noise: ScalarLike = 0.0):
-        instance_of("head", head, AbstractHead, "a head, such as SoftmaxHead")
-        self.head, self.noise = head, non_negative("noise", noise)
 
     @eqx.filter_jit
     def apply(
@@ -75,15 +80,35 @@ class GaussianPosterior(AbstractPosteriorChannel):
         variance: Scalar,
         guess: Guess = NO_GUESS,
     ) -> ChannelStep:
-        """The projection of ω on the fibre of y, moved towards by the share V/(V + Δ/2)."""
-        total = variance + self.noise.astype(omega.dtype) / 2
-        g = (self.head.project(omega, y) - omega) / total
-        divergence = jnp.broadcast_to(-self.head.constraints / total, omega.shape[1:])
-        return ChannelStep(omega + variance * g, g, divergence)
+        """The posterior means ω + V g, with −tr ∂g by the schedule."""
+        g = self.score(omega, y, variance + self.target.noise / 2)
+        if self.schedule == "empirical":
+            precision = jnp.sum(g**2, axis=0)
+        else:
+            information = self.averages(jnp.maximum(self.target.Q0 - variance, 0), variance).information
+            precision = jnp.broadcast_to(information, g.shape[1:])
+        return ChannelStep(omega + variance * g, g, -precision)
+
+
+class GaussianPosterior(AbstractPosteriorChannel):
+    """Labels that determine C_T directions of the noisy scores and say nothing of the others: softmax and linear heads.
+
+    g = P(z⁰ − ω)/(V + Δ/2), P the projector on the directions of the head and z⁰ any scores that the label fits.
+
+    Source: arXiv:2506.01582.
+    """
+
+    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+        super().__init__(target, schedule)
+        instance_of("target.head", target.head, (SoftmaxHead, LinearHead), "a softmax or linear head")
+
+    def score(self, omega: Float[Array, "K n"], y: Float[Array, "... n"], variance: Scalar) -> Float[Array, "K n"]:
+        """From ω to its projection on the fibre of y."""
+        return (self.head.project(omega, y) - omega) / variance
 
     def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
         """C_T/(V + Δ/2), whatever q."""
-        total = V + self.noise / 2
+        total = V + self.target.noise / 2
         return PosteriorAverage(self.head.constraints / total, -self.head.constraints * jnp.log(total) / 2)
 
 
@@ -102,30 +127,15 @@ def bivariate_normal(h: Float[Array, "..."], k: Float[Array, "..."], r: Float[Ar
     return norm.cdf(h) * norm.cdf(k) + r * jnp.tensordot(weights, jax.vmap(density)(nodes), 1)
 
 
-class _Orthant(NamedTuple):
-    """log Z, Z = P(X ≤ k_1, Y ≤ k_2) at correlation r, and its derivatives.
-
-    Attributes:
-        log: log Z.
-        slope: (∂_1, ∂_2).
-        curvature: (∂_11, ∂_12, ∂_22).
-    """
-
-    log: Array
-    slope: tuple[Array, Array]
-    curvature: tuple[Array, Array, Array]
-
-
-def _orthant(k1, k2, r) -> _Orthant:
+def _orthant(k1, k2, r) -> tuple[Array, Array, Array]:
+    """log Z, Z = P(X ≤ k_1, Y ≤ k_2) at correlation r, and its derivatives in k_1 and k_2."""
     # The model gives a label of probability Z with that very probability; below the floor Z is rounding.
     floor = jnp.finfo(k1.dtype).eps ** 0.75
     Z = jnp.maximum(bivariate_normal(k1, k2, r), floor)
     rest = jnp.sqrt(1 - r**2)
     a = norm.pdf(k1) * norm.cdf((k2 - r * k1) / rest) / Z
     b = norm.pdf(k2) * norm.cdf((k1 - r * k2) / rest) / Z
-    density = norm.pdf(k1) * norm.pdf((k2 - r * k1) / rest) / (rest * Z)
-    curvature = (-k1 * a - a**2 - r * density, density - a * b, -k2 * b - b**2 - r * density)
-    return _Orthant(jnp.log(Z), (a, b), curvature)
+    return jnp.log(Z), a, b
 
 
 def _trapezoid(ratio: Scalar, nodes: int) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
@@ -146,41 +156,28 @@ class HardmaxPosterior(AbstractPosteriorChannel):
     The published formula for this channel has the density of (X, Y) in place of the derivative of their distribution
     function, for which E Σ g(z − ω) = V E Σ g² does not hold.
 
-    Args:
-        noise: Δ ≥ 0.
-
     Source: arXiv:2506.01582, with the derivative put right.
     """
 
-    head: AbstractHead
-    noise: Float[Array, ""]
+    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+        super().__init__(target, schedule)
+        if not isinstance(target.head, HardmaxHead) or target.head.tokens != 2:
+            raise ValueError(f"target must have a hardmax of T = 2 tokens, got {target.head}")
 
-    def __init__(self, noise: ScalarLike = 0.0):
-        self.head, self.noise = HardmaxHead(2), non_negative("noise", noise)
-
-    @eqx.filter_jit
-    def apply(
-        self,
-        omega: Float[Array, "K n"],
-        y: Float[Array, "2 2 n"],
-        variance: Scalar,
-        guess: Guess = NO_GUESS,
-    ) -> ChannelStep:
-        """The derivative of log Z in ω, and its trace."""
-        root = math.sqrt(2)
-        width = jnp.sqrt(3 * (variance + self.noise.astype(omega.dtype) / 2))
+    def score(self, omega: Float[Array, "K n"], y: Float[Array, "2 2 n"], variance: Scalar) -> Float[Array, "K n"]:
+        """The derivative of log Z in ω."""
+        root, width = math.sqrt(2), jnp.sqrt(3 * variance)
         s1, s2 = 2 * y[0, 0] - 1, 2 * y[1, 1] - 1
         k1, k2 = s1 * (root * omega[0] - omega[1]) / width, s2 * (root * omega[2] - omega[1]) / width
-        _, (a, b), (a1, a2, b2) = _orthant(k1, k2, s1 * s2 / 3)
+        _, a, b = _orthant(k1, k2, s1 * s2 / 3)
         A, B = s1 * a / width, s2 * b / width
-        g = jnp.stack([root * A, -(A + B), root * B])
-        divergence = (3 * (a1 + b2) + 2 * s1 * s2 * a2) / width**2
-        return ChannelStep(omega + variance * g, g, divergence)
+        return jnp.stack([root * A, -(A + B), root * B])
 
     @eqx.filter_jit
     def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
         """By the trapezoidal rule on a grid that resolves both q and V."""
-        total = V + self.noise / 2
+        total = V + self.target.noise / 2
+        q = jnp.maximum(q, jnp.finfo(q.dtype).eps * total)
         x, weight = _trapezoid(jnp.sqrt(total / q), 200)
         x, y = x[:, None], x[None, :]
         density = 3 / (4 * math.sqrt(2) * jnp.pi) * jnp.exp(-9 / 16 * (x**2 - 2 / 3 * x * y + y**2))
@@ -189,7 +186,7 @@ class HardmaxPosterior(AbstractPosteriorChannel):
 
         def labels(product):
             """Both labels with s_1 s_2 = product, which are mirror images."""
-            log, (a, b), _ = _orthant(k1, product * k2, product / 3)
+            log, a, b = _orthant(k1, product * k2, product / 3)
             weighted = 2 * density * jnp.exp(log)
             squares = (2 * a**2 + 2 * b**2 + (a + product * b) ** 2) / (3 * total)
             return jnp.stack([jnp.sum(weighted * squares), jnp.sum(weighted * log)])

@@ -11,7 +11,11 @@ from amp_attention.checkpoints._fingerprints import (
     file_digest as file_digest,
     run_fingerprint as run_fingerprint,
 )
-from amp_attention.checkpoints._processes import agreed as agreed, by_first_process as by_first_process
+from amp_attention.checkpoints._processes import (
+    agreed as agreed,
+    by_first_process as by_first_process,
+    same_everywhere as same_everywhere,
+)
 from amp_attention.checkpoints._runs import (
     Checkpoint as Checkpoint,
     read_to_resume as read_to_resume,

@@ -11,7 +11,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
 
 _NAME, _FORMAT = b"amp-attention checkpoint", 1
 _LONGEST_HEADER = 2**20
@@ -46,7 +51,7 @@ def write_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any], pa
     temporary = target.with_name(f".{target.name}.part")
     try:
         with _removed_on_failure(temporary):
-            with open(temporary, "wb") as file:
+            with _written_alone(path, temporary) as file:
                 file.write(b"%s %d\n" % (_NAME, _FORMAT))
                 file.write(_header(fingerprint, payload) + b"\n")
                 file.write(payload)
@@ -60,9 +65,29 @@ def write_checkpoint(path: str | os.PathLike, fingerprint: Mapping[str, Any], pa
 
 
 @contextlib.contextmanager
+def _written_alone(path: str | os.PathLike, temporary: Path) -> Iterator[IO[bytes]]:
+    """The temporary file, locked where the system can: two processes must not mix what they write."""
+    with open(temporary, "ab") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                alone = os.fstat(file.fileno()).st_ino == os.stat(temporary).st_ino  # or it is in place by now
+            except (BlockingIOError, FileNotFoundError):
+                alone = False
+            except OSError:  # a file system without locks
+                alone = True
+            if not alone:
+                raise CheckpointWriteError(f"{path} is being written by another process")
+        file.truncate(0)
+        yield file
+
+
+@contextlib.contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
+    except CheckpointWriteError:  # the file is another process's
+        raise
     except BaseException:
         with contextlib.suppress(OSError):
             path.unlink()

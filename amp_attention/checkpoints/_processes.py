@@ -1,5 +1,6 @@
 """Several processes do as the first one does, the only one that reads and writes."""
 
+import hashlib
 from collections.abc import Callable
 
 import jax
@@ -14,6 +15,15 @@ def agreed(number: bool | int) -> int:
     if jax.process_count() == 1:
         return int(number)
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def same_everywhere(data: bytes) -> bool:
+    """Whether all processes have the same bytes."""
+    if jax.process_count() == 1:
+        return True
+    digest = np.frombuffer(hashlib.sha256(data).digest(), np.uint8).astype(np.int32)
+    found = np.asarray(multihost_utils.process_allgather(digest))
+    return bool(np.all(found == found[:1]))
 
 
 def _from_first_process(data: bytes) -> bytes:

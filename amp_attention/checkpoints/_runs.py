@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -53,7 +54,7 @@ class Checkpoint:
         if not isinstance(self.resume, bool):
             raise ValueError(f"resume must be True or False, got {self.resume!r}")
         number = isinstance(self.every, (int, float, np.number)) and not isinstance(self.every, bool)
-        if not number or not math.isfinite(self.every) or self.every <= 0:
+        if not number or not 0 < self.every < math.inf or self.every > sys.float_info.max:
             raise ValueError(f"every must be a finite number of seconds > 0, got {self.every!r}")
         whole = isinstance(self.steps, (int, np.integer)) and not isinstance(self.steps, bool)
         if self.steps is not None and (not whole or self.steps < 1):

@@ -44,6 +44,8 @@ class Data(eqx.Module):
     ):
         _require_floating("X", X)
         _require_floating("y", y)
+        if X.dtype != y.dtype:
+            raise ValueError(f"y must have the dtype of X, {X.dtype}, got {y.dtype}")
         check_mesh(mesh)
         if X.ndim != 3 or 0 in X.shape:
             raise ValueError(f"X must have shape (n, T, d) with n, T, d >= 1, got {X.shape}")

@@ -102,8 +102,14 @@ def scores(S: Float[Array, "d d"], X: Float[Array, "n T d"] | AbstractTokens) ->
     Returns:
         z, one column a sample; variance Tr(S²)/d each for white tokens.
 
+    Raises:
+        ValueError: for another shape of S.
+
     Source: arXiv:2509.24914.
     """
+    d = X.shape[2]
+    if jnp.shape(S) != (d, d):
+        raise ValueError(f"S must have shape {(d, d)} for tokens of dimension {d}, got {jnp.shape(S)}")
     return fold_chunks(lambda _, chunk: (None, _scores(S, chunk.take(X))), None, X.shape[0])[1]
 
 
@@ -126,8 +132,12 @@ def adjoint(g: Float[Array, "K n"], X: Float[Array, "n T d"] | AbstractTokens) -
         g: one number per score.
         X: tokens; T must fit K = T(T+1)/2.
 
+    Raises:
+        ValueError: for another shape of g.
+
     Source: arXiv:2509.24914.
     """
-    if g.shape[0] != packed_size(X.shape[1]):
-        raise ValueError(f"g must have T(T+1)/2 rows for the T = {X.shape[1]} tokens of X, got {g.shape[0]}")
+    expected = packed_size(X.shape[1]), X.shape[0]
+    if g.shape != expected:
+        raise ValueError(f"g must have shape (T(T+1)/2, n) = {expected} for X of shape {X.shape}, got {g.shape}")
     return adjoint_sum(g, X).matrix

@@ -31,7 +31,7 @@ from amp_attention.experiments._store import NOT_STORED, Steps
 from amp_attention.experiments._timing import timed
 from amp_attention.generalisation import measure_test_error
 from amp_attention.numerics.devices import device_mesh
-from amp_attention.numerics.validation import whole_number
+from amp_attention.numerics.validation import instance_of, whole_number
 from amp_attention.problem import AttentionProblem
 
 
@@ -64,6 +64,8 @@ class FiniteSettings(SolverSettings):
             whole_number(name, getattr(self, name), 1)
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
+        for name in ("keep_matrices", "stored"):
+            instance_of(name, getattr(self, name), bool, "True or False")
 
     @property
     def mesh(self) -> Mesh | None:
@@ -206,8 +208,16 @@ def run_instances(
 
     Returns:
         A point for each engine. When both ran, each training run carries `squared_distance` = ‖S_amp − S_train‖²/d.
+
+    Raises:
+        ValueError: for what is no problem, no settings, or another engine.
     """
-    engines = tuple(engines)
+    instance_of("problem", problem, AttentionProblem, "an AttentionProblem")
+    instance_of("settings", settings, FiniteSettings, "FiniteSettings")
+    engines = (engines,) if isinstance(engines, str) else tuple(engines)
+    unknown = [engine for engine in engines if engine not in ENGINES]
+    if unknown or not engines:
+        raise ValueError(f"engines must be of {', '.join(ENGINES)}, got {unknown[0] if unknown else 'none'!r}")
     runs: dict[str, list[FiniteRun]] = {engine: [] for engine in engines}
     kept = settings.keep_matrices or len(engines) == 2
     place = f"alpha {number(problem.alpha)!r}, lam {number(getattr(problem.denoiser, 'lam', None))!r}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from amp_attention.numerics.validation import fraction, positive, whole_number
+from amp_attention.numerics.validation import LARGEST_SEED, fraction, positive, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class SolverSettings:
     devices: int = 1
 
     def __post_init__(self) -> None:
-        whole_number("seed", self.seed, 0)
+        whole_number("seed", self.seed, 0, LARGEST_SEED)
         whole_number("devices", self.devices, 1)
         positive("kappa", self.kappa)
         checks: dict[str, Any] = {"tolerance": positive, "damping": fraction, "max_iterations": _at_least_one}

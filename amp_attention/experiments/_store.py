@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from amp_attention._solution import RESULTS, result_name
 from amp_attention.checkpoints import (
     Checkpoint,
     CheckpointError,
@@ -66,6 +67,8 @@ class SweepStore(Steps):
     `resume`, and with it that of another sweep, or a damaged one; it is left as it is. The finished steps are written
     at most once a second, and when the context ends. With several processes the first one reads and writes.
 
+    A step that ended for lack of memory is computed again when the sweep is continued, perhaps on a larger machine.
+
     Args:
         path: file; its folder must exist.
         fingerprint: of the sweep, in JSON's types: all that its steps depend on.
@@ -92,13 +95,15 @@ class SweepStore(Steps):
         Raises:
             CheckpointError: when another step is stored in this place, or the file cannot be written.
         """
-        if self._position == len(self._lines):
+        stored = self._lines[self._position] if self._position < len(self._lines) else None
+        if stored is None or _ran_out_of_memory(stored):
             result = compute()
-            self._lines.append(document_to_bytes([name, result]))
+            self._lines[self._position : self._position + 1] = [document_to_bytes([name, result])]
+            self._written = min(self._written, self._position)
             if agreed(time.monotonic() >= self._next):
                 self._write()
         else:
-            there, result = document_from_bytes(self._lines[self._position])
+            there, result = document_from_bytes(stored)
             if there != name:
                 raise CheckpointError(f"{self.path} is a checkpoint of another sweep: {there} is there, {name} here")
         self._position += 1
@@ -138,6 +143,18 @@ class SweepStore(Steps):
         """Remove the states of engines that have finished, once the file has what they found."""
         while self._left and self._written == len(self._lines):
             _remove(self._left.pop())
+
+
+def _ran_out_of_memory(line: bytes) -> bool:
+    """Whether a step ended so: it, or the run or point in it."""
+    refused = result_name(RESULTS.refused_by_memory)
+
+    def found(value: Any) -> bool:
+        if isinstance(value, Mapping):
+            return value.get("result") == refused or any(map(found, value.values()))
+        return isinstance(value, list) and any(map(found, value))
+
+    return refused.encode() in line and found(document_from_bytes(line))
 
 
 def _remove(path: Path) -> None:

@@ -36,7 +36,12 @@ class SoftmaxHead(AbstractHead):
 
     def __call__(self, z: Float[Array, "K *n"]) -> Float[Array, "T T *n"]:
         """Row-stochastic attention matrices."""
-        return jax.nn.softmax(self.beta * unpack(z), axis=1)
+        h = unpack(z)
+        below = h - jax.lax.stop_gradient(jnp.max(h, axis=1, keepdims=True))
+        # A fused multiply-add may leave the largest score a rounding above 0, and β times that may overflow in exp.
+        below = below - jax.lax.stop_gradient(jnp.maximum(below, 0))
+        weights = jnp.exp(self.beta * below)
+        return weights / jnp.sum(weights, axis=1, keepdims=True)
 
     def preimage(self, y: Float[Array, "T T *n"]) -> Float[Array, "K *n"]:
         """One z with σ̃_β(z) = y, from h_ab = (log y_ab + log y_1a − log y_a1)/β.

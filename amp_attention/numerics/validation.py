@@ -15,6 +15,7 @@ from jax.core import Tracer
 from amp_attention._typing import Array, Float, PRNGKeyArray, Scalar, ScalarLike
 
 MOST_SAMPLES = 2**31 - 1  # their indices have 32 bits
+LARGEST_SEED = 2**63 - 1
 ROUNDING, AMP_ROUNDING = 8, 20  # where residuals stop falling in float32, in units of ε; see `reachable_tolerance`
 _DTYPES = ("float32", "float64")
 
@@ -118,7 +119,7 @@ def random_key(name: str, key: PRNGKeyArray) -> None:
     """ValueError unless `key` is one random key, as `jax.random.key` makes them (or `jax.random.PRNGKey`)."""
     dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and shape == ()
-    raw = dtype == np.uint32 and shape is not None and len(shape) == 1
+    raw = dtype == np.uint32 and shape in ((2,), (4,))  # of threefry and of rbg
     if not (typed or raw):
         raise ValueError(f"{name} must be one random key of jax.random.key, got {described(key)}")
 

@@ -270,6 +270,7 @@ class Constant(AbstractChannel):
     """A channel that minimises nothing."""
 
     number: jax.Array
+    head = None
 
     def apply(self, omega, y, variance, guess=None): ...
     def nodes(self, target, nodes, replicas, seed=0): ...

@@ -72,3 +72,16 @@ class TestLowTemperature:
             lowest = jnp.minimum(value(omega, variance), value(head.project(omega, y), variance))
             rounding = 64 * jnp.finfo(dtype).eps * (1 + lowest)
             assert np.all(value(found.z, variance) <= lowest + rounding)
+
+    def test_random_scores_of_any_size_have_finite_steps(self, tokens, beta, dtype):
+        """Ties, gaps of 10³ and rounded scores, up to a Σ whose product with the Hessian leaves no digit of 1 + ΣH."""
+        rng = np.random.default_rng(0)
+        head = SoftmaxHead(tokens, jnp.asarray(beta, dtype))
+        z, other = rng.normal(size=(2, head.scores, 400))
+        z[:, :50] = 0
+        z[:, 50:100] *= 1e3
+        z[:, 100:140] = np.round(z[:, 100:140])
+        z, y = jnp.asarray(z, dtype), head(jnp.asarray(other, dtype))
+        for variance in jnp.asarray([1e-3, 1.0, 1e2, 1e6], dtype):
+            for part in jax.tree.leaves(ERMChannel(SquaredLoss(head)).apply(z, y, variance)):
+                assert np.all(np.isfinite(part))

@@ -9,13 +9,21 @@ from scipy.stats import multivariate_normal
 from amp_attention.channels import GaussianPosterior, HardmaxPosterior
 from amp_attention.channels._posterior import bivariate_normal
 from amp_attention.heads import HardmaxHead, LinearHead, SoftmaxHead
+from amp_attention.spectral_laws import MarchenkoPastur
+from amp_attention.targets import Target
+
+
+def target(head, noise=0.0):
+    """Of Q0 = 1.5."""
+    return Target(MarchenkoPastur(0.5), head, noise)
+
 
 CHANNELS = {
-    "softmax": GaussianPosterior(SoftmaxHead(2, 1.5), 0.3),
-    "softmax-three": GaussianPosterior(SoftmaxHead(3), 0.0),
-    "linear": GaussianPosterior(LinearHead(), 0.5),
-    "hardmax": HardmaxPosterior(0.0),
-    "hardmax-noise": HardmaxPosterior(0.4),
+    "softmax": GaussianPosterior(target(SoftmaxHead(2, 1.5), 0.3)),
+    "softmax-three": GaussianPosterior(target(SoftmaxHead(3))),
+    "linear": GaussianPosterior(target(LinearHead(), 0.5)),
+    "hardmax": HardmaxPosterior(target(HardmaxHead(2))),
+    "hardmax-noise": HardmaxPosterior(target(HardmaxHead(2), 0.4), "empirical"),
 }
 Q, V, N = jnp.asarray(0.9), jnp.asarray(0.6), 100_000
 
@@ -27,7 +35,7 @@ def sampled(channel):
     omega, z, noise = (jax.random.normal(key, shape) for key in keys)
     omega = jnp.sqrt(Q) * omega
     z = omega + jnp.sqrt(V) * z
-    return omega, z, channel.head(z + jnp.sqrt(channel.noise / 2) * noise)
+    return omega, z, channel.head(z + jnp.sqrt(channel.target.noise / 2) * noise)
 
 
 @pytest.mark.parametrize("name", CHANNELS)
@@ -47,17 +55,51 @@ def test_identity_of_posterior_means(name):
     np.testing.assert_allclose(step.z, omega + V * step.g, rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", CHANNELS)
-def test_divergence_is_the_trace_of_the_jacobian(name):
+@pytest.mark.parametrize("name", ["softmax", "softmax-three", "linear"])
+def test_precision_of_a_plane_is_the_trace_of_its_jacobian(name):
     channel = CHANNELS[name]
     omega, _, y = (array[..., :50] for array in sampled(channel))
-
-    def g(omega):
-        return channel.apply(omega, y, V).g
-
     basis = [jnp.zeros_like(omega).at[k].set(1) for k in range(omega.shape[0])]
-    trace = sum(jax.jvp(g, (omega,), (basis[k],))[1][k] for k in range(omega.shape[0]))
-    np.testing.assert_allclose(channel.apply(omega, y, V).divergence, trace, rtol=1e-8, atol=1e-8)
+    g = lambda omega: channel.apply(omega, y, V).g  # noqa: E731
+    trace = sum(jax.jvp(g, (omega,), (direction,))[1][k] for k, direction in enumerate(basis))
+    np.testing.assert_allclose(channel.apply(omega, y, V).divergence, trace, rtol=1e-10)
+
+
+def test_g_of_the_hardmax_is_the_derivative_of_the_probability_of_its_label():
+    channel = CHANNELS["hardmax-noise"]
+    omega, _, y = (array[..., :200] for array in sampled(channel))
+    signs = 2 * jnp.stack([y[0, 0], y[1, 1]]) - 1
+
+    def log(omega):
+        w = jnp.stack([2**0.5 * omega[0] - omega[1], 2**0.5 * omega[2] - omega[1]])
+        k = signs * w / jnp.sqrt(3 * (V + channel.target.noise / 2))
+        return jnp.sum(jnp.log(bivariate_normal(k[0], k[1], signs[0] * signs[1] / 3)))
+
+    np.testing.assert_allclose(channel.apply(omega, y, V).g, jax.grad(log)(omega), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["softmax", "hardmax"])
+def test_schedules(name):
+    """One is the average of state evolution at q = Q0 − V, the other that of the samples: equal within 6σ."""
+    theory = CHANNELS[name]
+    measured = type(theory)(theory.target, "empirical")
+    omega, _, y = sampled(theory)
+    expected, sample = (channel.apply(omega, y, V).divergence for channel in (theory, measured))
+    assert jnp.all(expected == expected[0])
+    assert jnp.abs(jnp.mean(sample) - expected[0]) <= 6 * jnp.std(sample) / np.sqrt(N)
+
+
+def test_heads_that_a_channel_is_not_for_are_refused():
+    with pytest.raises(ValueError, match=r"target\.head must be a softmax or linear head, got HardmaxHead"):
+        GaussianPosterior(target(HardmaxHead(2)))
+    for head in (HardmaxHead(3), SoftmaxHead(2)):
+        with pytest.raises(ValueError, match="target must have a hardmax of T = 2 tokens, got"):
+            HardmaxPosterior(target(head))
+
+
+def test_another_schedule_is_refused():
+    with pytest.raises(ValueError, match="schedule must be one of se, empirical, got 'both'"):
+        HardmaxPosterior(target(HardmaxHead(2)), "both")
 
 
 def test_log_partition_of_the_hardmax_is_the_entropy_of_its_labels():
@@ -75,7 +117,7 @@ def test_information_of_the_hardmax_before_any_data():
     """(2/3π)/P₊ + (1/3π)/P₋ with P± = 1/4 ± asin(1/3)/2π, at q = 0 and V = 1."""
     angle = np.arcsin(1 / 3) / (2 * np.pi)
     exact = 2 / (3 * np.pi) / (0.25 + angle) + 1 / (3 * np.pi) / (0.25 - angle)
-    found = HardmaxPosterior().averages(jnp.asarray(1e-12), jnp.asarray(1.0)).information
+    found = CHANNELS["hardmax"].averages(jnp.asarray(1e-12), jnp.asarray(1.0)).information
     np.testing.assert_allclose(found, exact, rtol=1e-10)
 
 

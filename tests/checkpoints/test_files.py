@@ -11,6 +11,7 @@ import pytest
 from amp_attention.checkpoints import (
     Checkpoint,
     CheckpointError,
+    CheckpointWriteError,
     read_checkpoint,
     run_in_bursts,
     write_checkpoint,
@@ -39,6 +40,18 @@ def test_a_link_stays_a_link(written):
     link.symlink_to(written)
     write_checkpoint(link, RUN, b"new")
     assert link.is_symlink() and read_checkpoint(written, RUN) == b"new"
+
+
+def test_two_processes_do_not_mix_what_they_write(written):
+    fcntl = pytest.importorskip("fcntl")
+    with open(written.with_name(".run.part"), "wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointWriteError, match="run is being written by another process"):
+            write_checkpoint(written, RUN, b"new")
+        assert os.listdir(written.parent).count(".run.part") == 1
+    assert read_checkpoint(written, RUN) == PAYLOAD
+    write_checkpoint(written, RUN, b"new")
+    assert read_checkpoint(written, RUN) == b"new"
 
 
 def edited(content, old, new):

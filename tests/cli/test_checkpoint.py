@@ -220,6 +220,12 @@ def test_a_killed_process_is_resumed_bit_equal(answer, tmp_path):
         (("phase-diagram", "--checkpoint", "f", "--resume", "--distributed"), "--distributed must be left out"),
         (("tune", "--resume"), "--resume must be left out without --checkpoint."),
         (("thresholds", "--checkpoint", "f"), "--checkpoint"),
+        (("amp", "--checkpoint", "s.npy", "--save-estimate", "s.npy"), "--save-estimate must be another file than"),
+        (("amp", "--checkpoint", "f", "--out", "f"), "--checkpoint must be another file than those of --out, got 'f'."),
+        (
+            ("train", "--checkpoint", "train.json", "--out", "."),
+            "--checkpoint must be another file than those of --out",
+        ),
     ],
 )
 def test_refusals(capsys, arguments, sentence):

@@ -49,8 +49,9 @@ def test_the_points_of_state_evolution(answer):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("amp", "--devices", "99"), "--devices must be at most 4, the number of cpu devices, got 99."),
+        (("amp", "--devices", "5"), "--devices must be at most 4, the number of cpu devices, got 5."),
         (("amp", "--devices", "0"), "--devices must be"),
+        (("amp", "--devices", "5000"), "--devices must be at most 64 on this machine, got 5000."),
         (("tune", "--devices", "2"), "--devices must be left out where no samples are drawn, got --devices 2."),
         (("spectrum", "--devices", "2"), "--devices must be left out where no samples are drawn"),
         (("tune", "--distributed"), "--distributed must be left out where no samples are drawn, got --distributed."),
@@ -129,6 +130,11 @@ def test_two_processes(alone, tmp_path):
     (document, _), (nothing, _) = answers(pair("--out", lambda index: tmp_path / str(index)))
     assert nothing == "" and not (tmp_path / "1").exists() and (tmp_path / "0" / "amp.json").exists()
     check_same(json.loads(document)["points"][0], alone)
+
+
+def test_processes_with_different_options_are_refused():
+    for _, errors in answers(pair("--alpha", lambda index: (0.3, 0.4)[index]), status=2):
+        assert "--distributed must be with the same options in all processes, got different ones." in errors
 
 
 def test_two_killed_processes_are_resumed(alone, tmp_path):

@@ -1,5 +1,6 @@
 """Wrong arguments and unreadable input: exit 2, one sentence naming option and value, nothing on stdout."""
 
+import os
 import subprocess
 import sys
 
@@ -307,3 +308,22 @@ def test_help_needs_no_jax():
 def test_tolerances_out_of_reach_of_float32(capsys, command):
     sentence = refused(capsys, command, "--dtype", "float32", "--tolerance", "1e-9")
     assert "--tolerance must be" in sentence and "in float32" in sentence and "1e-09" in sentence
+
+
+def test_paths_that_no_system_takes(capsys, tmp_path):
+    long = tmp_path / ("x" * 300)
+    for arguments in (
+        ("amp", "--data", f"{long}.npz"),
+        ("state-evolution", "--target", f"{long}.npy"),
+        ("amp", "--checkpoint", long / "run"),
+        ("amp", "--save-estimate", f"{long}.npy"),
+    ):
+        assert "x" * 300 in refused(capsys, *arguments)
+
+
+@pytest.mark.parametrize(("name", "value"), [("JAX_PLATFORMS", "foo"), ("JAX_ENABLE_X64", "banana")])
+def test_an_environment_that_jax_does_not_take(name, value):
+    command = [sys.executable, "-m", "amp_attention.cli", "amp", "--d", "8"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {name: value})
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("amp-attention: JAX ") and done.stderr.count("\n") == 1 and value in done.stderr

@@ -68,6 +68,13 @@ def test_variance_of_the_scores_is_q():
     np.testing.assert_allclose(jnp.mean(scores(S, X) ** 2, axis=1) / q, np.ones(3), atol=7 * np.sqrt(4 / 20_000))
 
 
-def test_mismatched_number_of_scores_is_refused():
-    with pytest.raises(ValueError, match="g must have T"):
-        adjoint(jnp.zeros((2, 4)), jnp.zeros((4, 2, 6)))
+@pytest.mark.parametrize("shape", [(2, 4), (3, 5), (3,)])
+def test_mismatched_scores_are_refused(shape):
+    with pytest.raises(ValueError, match=r"g must have shape \(T\(T\+1\)/2, n\) = \(3, 4\)"):
+        adjoint(jnp.zeros(shape), jnp.zeros((4, 2, 6)))
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (6, 5), (6,)])
+def test_mismatched_matrices_are_refused(shape):
+    with pytest.raises(ValueError, match=r"S must have shape \(6, 6\) for tokens of dimension 6, got"):
+        scores(jnp.zeros(shape), jnp.zeros((4, 2, 6)))

@@ -58,6 +58,19 @@ def test_a_sweep_goes_on_with_the_next_step(tmp_path):
         assert same(sweep(store, [], most=0), plain)
 
 
+def test_what_ended_for_lack_of_memory_is_computed_again(tmp_path):
+    """It alone: what was found after it stays."""
+    file, failing = tmp_path / "sweep", {"record": {"result": "refused_by_memory", "message": "MemoryError"}}
+    with SweepStore(file, SWEEP) as store:
+        for name, result in (("a", {"result": "successful"}), ("b", failing), ("c", [1.0])):
+            store.step(name, lambda result=result: result)
+    for expected in (2.0, None):
+        with SweepStore(file, SWEEP, resume=True) as store:
+            assert store.step("a", never) == {"result": "successful"}
+            assert store.step("b", (lambda: {"q": 2.0}) if expected else never) == {"q": 2.0}
+            assert store.step("c", never) == [1.0]
+
+
 def written(file, *, steps=3):
     with SweepStore(file, SWEEP) as store:
         list(sweep(store, [], count=steps))
