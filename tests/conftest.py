@@ -18,7 +18,10 @@ import jax
 import pytest
 import scipy.linalg  # noqa: F401  (loads the OpenBLAS that the next lines limit)
 import threadpoolctl
+from hypothesis import settings
 
+settings.register_profile("untimed", deadline=None)  # the first example compiles
+settings.load_profile("untimed")
 threadpoolctl.threadpool_limits(1, "blas")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -122,9 +122,9 @@ def test_a_disk_that_fills_up_takes_no_answer_away(tmp_path, monkeypatch):
 
 def test_a_lost_process_ends_the_program_and_keeps_its_points(tmp_path, monkeypatch):
     """What JAX raises then, in a point or between two, is no result."""
-    monkeypatch.setattr("jax.process_count", lambda: 2)
     monkeypatch.setattr("os._exit", sys.exit)
     for inside in (guarded, lambda function: function()):
+        found = results(tmp_path)
 
         def points(_, inside=inside):
             yield SimpleNamespace(record={"alpha": 0.5, "lam": 0.1, "result": "successful"})
@@ -132,8 +132,9 @@ def test_a_lost_process_ends_the_program_and_keeps_its_points(tmp_path, monkeypa
 
         said = []
         monkeypatch.setattr("amp_attention._cli.streams.say", said.append)
-        with pytest.raises(SystemExit) as ended:
-            results(tmp_path).answer(points, 2, lambda *_: {})
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+            patch.setattr("jax.process_count", lambda: 2)
+            found.answer(points, 2, lambda *_: {})
         assert ended.value.code == 1
         assert said == ["amp-attention: another process was lost: JaxRuntimeError: Connection closed by peer"]
         assert len(json.loads((tmp_path / "state-evolution.json").read_text())["points"]) == 1

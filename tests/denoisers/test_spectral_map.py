@@ -75,7 +75,7 @@ def test_a_tie_at_the_kink_counts_as_below():
     np.testing.assert_array_equal(D, np.array([[0, 0, 1], [0, 0, 1], [1, 1, 1.0]]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-3, 3), min_size=4, max_size=4), st.floats(-3, 3))
 def test_divided_differences_are_symmetric_slopes(b, theta):
     D = np.asarray(soft_threshold_divided_differences(jnp.asarray(b), jnp.asarray(theta)))

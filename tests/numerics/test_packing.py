@@ -23,7 +23,7 @@ def test_size_and_its_inverse(tokens):
     assert tokens_of(packed_size(tokens)) == tokens
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(tokens=st.integers(1, 6), samples=st.integers(1, 4))
 def test_unpack_gives_the_symmetric_matrix_and_pack_undoes_it(tokens, samples):
     z = jax.random.normal(jax.random.key(tokens), (packed_size(tokens), samples))
