@@ -110,7 +110,10 @@ def test_derivatives_are_differences_of_solved_points():
         np.testing.assert_allclose(reverse[i], difference, rtol=1e-6)  # nodes stand still while band edges move
 
 
-@pytest.mark.parametrize("target", [softmax(noise=0.5), hardmax()], ids=["softmax", "hardmax"])
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param(softmax(noise=0.5), id="softmax"), pytest.param(hardmax(), id="hardmax", marks=pytest.mark.slow)],
+)
 def test_the_free_entropy_is_stationary(target):
     """dφ/dα is the partial derivative E log Z_out, which the free entropy without its prior part shows."""
     alpha = jnp.asarray(0.1)

@@ -267,6 +267,7 @@ def test_a_bound_takes_the_place_of_the_optimum():
     assert point["gradient"] > 0
 
 
+@pytest.mark.slow
 def test_tune_that_ends_where_the_matrix_collapses_says_so():
     (point,) = ask("tune", "--alpha", "0.3", "--of", "replicon", *NODES).points
     assert (point["result"], point["bound"], point["collapse"]) == ("successful", None, True)
