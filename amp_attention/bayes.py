@@ -41,7 +41,7 @@ class BayesPoint(eqx.Module):
         q: overlap Tr(S S0)/d = Tr(S²)/d.
         q_hat: its conjugate, 1/D.
         squared_error: E = ‖S − S0‖²_F/d, at most the variance of the law.
-        free_entropy: φ = log of the evidence over d², up to a constant of the labels; −∞ or ∞ where D = 0.
+        free_entropy: φ = log of the evidence over d², up to a constant of the labels; ∞ where D = 0.
     """
 
     alpha: Scalar
@@ -118,17 +118,13 @@ def _largest_root(channel, target: Target, alpha: Scalar) -> tuple[Scalar, Scala
     low = high + jnp.log(jnp.asarray(_SMALLEST, high.dtype))
     accuracy = 8 * jnp.finfo(high.dtype).eps
 
-    def evaluate(t):
-        value, slope = jax.jvp(lambda t: _excess(t[None], args)[0], (t,), (jnp.ones_like(t),))
-        return value, slope
-
     def go_on(carry):
         _, _, _, value, width, steps = carry
         return (jnp.abs(value) > accuracy) & (width > accuracy) & (steps < _MOST_STEPS)
 
     def step(carry):
         t, low, high, _, _, steps = carry
-        value, slope = evaluate(t)
+        value, slope = jax.jvp(lambda t: _excess(t[None], args)[0], (t,), (jnp.ones_like(t),))
         low, high = jnp.where(value > 0, t, low), jnp.where(value > 0, high, t)
         newton = t - value / slope
         inside = (newton >= low) & (newton <= high)
@@ -151,10 +147,10 @@ def _potential(prior: PosteriorMean, q_hat: Scalar) -> Scalar:
 def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, found) -> BayesPoint:
     """Everything reported at D > 0, or at D = 0 unless `found`."""
     prior = PosteriorMean(target.law)
-    zero = jnp.zeros_like(D)
-    E = jnp.where(found, prior.mmse(D), zero)
+    zero, V = jnp.zeros_like(D), prior.mmse(D)
+    E = jnp.where(found, V, zero)
     q, q_hat = target.Q0 - E, 1 / D
-    log_partition = channel.averages(q, prior.mmse(D)).log_partition
+    log_partition = channel.averages(q, V).log_partition
     free_entropy = (target.Q0 - q) * q_hat / 4 - _potential(prior, q_hat) + alpha * log_partition
     infinite = jnp.full_like(D, jnp.inf)
     return BayesPoint(

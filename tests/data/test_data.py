@@ -54,7 +54,9 @@ def test_values_that_no_head_produces(X, y, message):
 
 
 def test_labels_of_a_single_token_are_any_numbers():
-    Data(jnp.asarray(X[:, :1]), jnp.asarray([-3.0, 0, 1, 2, 10])).check()
+    data = Data(jnp.asarray(X[:, :1]), jnp.asarray([-3.0, 0, 1, 2, 10]))
+    data.check()
+    assert data.T == 1 and data.y.shape == (5,)
 
 
 def test_file_round_trip(tmp_path):
