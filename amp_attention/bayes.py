@@ -7,7 +7,7 @@ one number is left, the variance D of the effective noise: E = mmse(D) of the pr
 Source: arXiv:2506.01582.
 """
 
-from typing import Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -16,7 +16,14 @@ import numpy as np
 
 from amp_attention._solution import RESULTS, Solution
 from amp_attention._typing import Array, Float, Scalar, ScalarLike
-from amp_attention.channels import AbstractPosteriorChannel, GaussianPosterior, HardmaxPosterior
+from amp_attention.channels import (
+    AbstractPosteriorChannel,
+    GaussianPosterior,
+    HardmaxPosterior,
+    PosteriorAverage,
+    SampledHardmaxPosterior,
+    Schedule,
+)
 from amp_attention.denoisers import PosteriorMean
 from amp_attention.heads import HardmaxHead, LinearHead
 from amp_attention.numerics.gaussian_nodes import gaussian_nodes
@@ -32,16 +39,13 @@ _SMALLEST = 1e-12  # D, in units of its upper bound, below which S0 is found exa
 _POTENTIAL_NODES = 48  # of the integral of mmse
 
 
-class BayesPoint(eqx.Module):
-    """The Bayes-optimal estimator at one α.
+class BayesErrors(eqx.Module):
+    """Standard errors from the replicas of a sampled channel, by linear response; 0 for channels in closed form.
 
     Attributes:
-        alpha: α = n/d².
-        D: variance of the effective noise; 0 where S0 is found exactly.
-        q: overlap Tr(S S0)/d = Tr(S²)/d.
-        q_hat: its conjugate, 1/D.
-        squared_error: E = ‖S − S0‖²_F/d, at most the variance of the law.
-        free_entropy: φ = log of the evidence over d², up to a constant of the labels; ∞ where D = 0.
+        alpha: of α at given D; 0 where α is given.
+        D, q, q_hat, squared_error: at given α; 0 where D is given.
+        free_entropy: of the average of log Z_out, to which φ responds with nothing else at given α.
     """
 
     alpha: Scalar
@@ -52,29 +56,52 @@ class BayesPoint(eqx.Module):
     free_entropy: Scalar
 
 
-def posterior_channel(target: Target, schedule: Literal["se", "empirical"] = "se") -> AbstractPosteriorChannel:
+class BayesPoint(eqx.Module):
+    """The Bayes-optimal estimator at one α.
+
+    Attributes:
+        alpha: α = n/d².
+        D: variance of the effective noise; 0 where S0 is found exactly.
+        q: overlap Tr(S S0)/d = Tr(S²)/d.
+        q_hat: its conjugate, 1/D.
+        squared_error: E = ‖S − S0‖²_F/d, at most the variance of the law.
+        free_entropy: φ = log of the evidence over d², up to a constant of the labels; ∞ where D = 0.
+        standard_error: of all these.
+    """
+
+    alpha: Scalar
+    D: Scalar
+    q: Scalar
+    q_hat: Scalar
+    squared_error: Scalar
+    free_entropy: Scalar
+    standard_error: BayesErrors
+
+
+def posterior_channel(target: Target, schedule: Schedule | None = None) -> AbstractPosteriorChannel:
     """The channel of the posterior mean of the target's labels.
 
     Args:
         target: all of it is known to the estimator.
-        schedule: "se" or "empirical", see `AbstractPosteriorChannel`.
+        schedule: "se" or "empirical", see `AbstractPosteriorChannel`; by default that of the channel.
 
     Raises:
-        ValueError: for a hardmax of more than two tokens, or another schedule.
+        ValueError: for another schedule.
     """
     instance_of("target", target, Target, "a Target")
+    options: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
     if not isinstance(target.head, HardmaxHead):
-        return GaussianPosterior(target, schedule)
-    return HardmaxPosterior(target, schedule)
+        return GaussianPosterior(target, **options)
+    return (HardmaxPosterior if target.head.tokens == 2 else SampledHardmaxPosterior)(target, **options)
 
 
-def bayes_problem(target: Target, alpha: ScalarLike, schedule: Literal["se", "empirical"] = "se") -> AttentionProblem:
+def bayes_problem(target: Target, alpha: ScalarLike, schedule: Schedule | None = None) -> AttentionProblem:
     """The problem whose AMP is the Bayes-optimal one: `solve_amp` on it finds the posterior mean of S0.
 
     Args:
         target: all of it is known to the estimator.
         alpha: α = n/d² > 0.
-        schedule: where AMP has its precision from, see `AbstractPosteriorChannel`.
+        schedule: where AMP has its precision from, see `posterior_channel`.
 
     Raises:
         ValueError: for arguments out of range.
@@ -82,22 +109,34 @@ def bayes_problem(target: Target, alpha: ScalarLike, schedule: Literal["se", "em
     return AttentionProblem(target, posterior_channel(target, schedule), PosteriorMean(target.law), alpha)
 
 
-def bayes_alpha(target: Target, D: ScalarLike) -> Scalar:
+def bayes_alpha(target: Target, D: ScalarLike, channel: AbstractPosteriorChannel | None = None) -> Scalar:
     """α(D) = 1/(2D E Σ g²) at V = mmse(D), q = Q0 − V: the explicit curve.
 
     Args:
         target: all of it is known to the estimator.
         D: variance of the effective noise, > 0.
+        channel: another one than that of `posterior_channel`.
 
     Raises:
         ValueError: for arguments out of range.
     """
-    return _alpha(posterior_channel(target), target, positive("D", D).astype(target.noise.dtype))
+    return _alpha(_channel_of(target, channel), target, positive("D", D).astype(target.noise.dtype))
+
+
+def _channel_of(target: Target, channel: AbstractPosteriorChannel | None) -> AbstractPosteriorChannel:
+    if channel is None:
+        return posterior_channel(target)
+    instance_of("channel", channel, AbstractPosteriorChannel, "a posterior channel, such as GaussianPosterior")
+    return channel
+
+
+def _averages(channel: AbstractPosteriorChannel, target: Target, V: Scalar) -> PosteriorAverage:
+    return channel.averages(target.Q0 - V, V)
 
 
 def _alpha(channel: AbstractPosteriorChannel, target: Target, D: Scalar) -> Scalar:
     V = PosteriorMean(target.law).mmse(D)
-    return 1 / (2 * D * channel.averages(target.Q0 - V, V).information)
+    return 1 / (2 * D * jnp.mean(_averages(channel, target, V).information))
 
 
 def _excess(t: Float[Array, "1"], args) -> Float[Array, "1"]:
@@ -114,7 +153,7 @@ def _largest_root(channel, target: Target, alpha: Scalar) -> tuple[Scalar, Scala
     """
     args = jax.lax.stop_gradient((channel, target, alpha))
     _, V = PosteriorMean(args[1].law).start(1)
-    high = -jnp.log(2 * args[2] * args[0].averages(args[1].Q0 - V, V).information)
+    high = -jnp.log(2 * args[2] * jnp.mean(_averages(*args[:2], V).information))
     low = high + jnp.log(jnp.asarray(_SMALLEST, high.dtype))
     accuracy = 8 * jnp.finfo(high.dtype).eps
 
@@ -143,16 +182,39 @@ def _potential(prior: PosteriorMean, q_hat: Scalar) -> Scalar:
     return q_hat * jnp.sum(weights * values) / 2
 
 
+def _error(values: Float[Array, " R"]) -> Scalar:
+    """Of their mean; 0 for a single value, which has none."""
+    R = values.size
+    return jnp.std(values, ddof=1) / R**0.5 if R > 1 else jnp.zeros((), values.dtype)
+
+
+def _errors(channel, target: Target, alpha: Scalar, D: Scalar, averages: PosteriorAverage, given) -> BayesErrors:
+    """`given` is "alpha" or "D": one is known and the other responds to the information of the channel."""
+    channel, target, alpha, D, averages = jax.lax.stop_gradient((channel, target, alpha, D, averages))
+    relative = _error(averages.information) / jnp.mean(averages.information)
+    free_entropy = alpha * _error(averages.log_partition)
+    zero = jnp.zeros_like(D)
+    if given == "D" or averages.information.size == 1:
+        return BayesErrors(relative * alpha, zero, zero, zero, zero, free_entropy)
+    args, one = (channel, target, alpha), jnp.ones_like(D)
+    _, slope = jax.jvp(lambda t: _excess(t[None], args)[0], (jnp.log(D),), (one,))
+    d_log = relative / jnp.abs(slope)
+    _, d_mmse = jax.jvp(lambda t: PosteriorMean(target.law).mmse(jnp.exp(t)), (jnp.log(D),), (one,))
+    E = d_log * jnp.abs(d_mmse)
+    return BayesErrors(zero, D * d_log, E, d_log / D, E, free_entropy)
+
+
 @eqx.filter_jit
-def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, found) -> BayesPoint:
+def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, found, given: str) -> BayesPoint:
     """Everything reported at D > 0, or at D = 0 unless `found`."""
     prior = PosteriorMean(target.law)
     zero, V = jnp.zeros_like(D), prior.mmse(D)
     E = jnp.where(found, V, zero)
     q, q_hat = target.Q0 - E, 1 / D
-    log_partition = channel.averages(q, V).log_partition
-    free_entropy = (target.Q0 - q) * q_hat / 4 - _potential(prior, q_hat) + alpha * log_partition
+    averages = _averages(channel, target, V)
+    free_entropy = E * q_hat / 4 - _potential(prior, q_hat) + alpha * jnp.mean(averages.log_partition)
     infinite = jnp.full_like(D, jnp.inf)
+    errors = jax.tree.map(lambda x: jnp.where(found, x, zero), _errors(channel, target, alpha, D, averages, given))
     return BayesPoint(
         alpha=alpha,
         D=jnp.where(found, D, zero),
@@ -160,36 +222,40 @@ def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Sca
         q_hat=jnp.where(found, q_hat, infinite),
         squared_error=E,
         free_entropy=jnp.where(found, free_entropy, infinite),
+        standard_error=errors,
     )
 
 
-def bayes_point(target: Target, D: ScalarLike) -> BayesPoint:
+def bayes_point(target: Target, D: ScalarLike, channel: AbstractPosteriorChannel | None = None) -> BayesPoint:
     """The estimator at an effective noise, whose α follows: a point of the explicit curve, without iteration.
 
     Args:
         target: all of it is known to the estimator.
         D: variance of the effective noise, > 0; smaller at larger α.
+        channel: another one than that of `posterior_channel`, for instance with more nodes.
 
     Raises:
         ValueError: for arguments out of range.
 
     Source: arXiv:2506.01582.
     """
-    channel, D = posterior_channel(target), positive("D", D).astype(target.noise.dtype)
-    return _on_curve(channel, target, D)
+    return _on_curve(_channel_of(target, channel), target, positive("D", D).astype(target.noise.dtype))
 
 
 @eqx.filter_jit
 def _on_curve(channel: AbstractPosteriorChannel, target: Target, D: Scalar) -> BayesPoint:
-    return _at(channel, target, _alpha(channel, target, D), D, jnp.asarray(True))
+    return _at(channel, target, _alpha(channel, target, D), D, jnp.asarray(True), "D")
 
 
-def solve_bayes(target: Target, alpha: ScalarLike) -> Solution[BayesPoint]:
+def solve_bayes(
+    target: Target, alpha: ScalarLike, channel: AbstractPosteriorChannel | None = None
+) -> Solution[BayesPoint]:
     """The estimator at a given α, by Newton's method for log D in α(D) = α, from above.
 
     Args:
         target: all of it is known to the estimator.
         alpha: α = n/d² > 0.
+        channel: another one than that of `posterior_channel`, for instance with more nodes.
 
     Returns:
         `Solution` with a `BayesPoint`, differentiable in α and every number of the target by the implicit function
@@ -201,7 +267,7 @@ def solve_bayes(target: Target, alpha: ScalarLike) -> Solution[BayesPoint]:
 
     Source: arXiv:2506.01582.
     """
-    return _solve(posterior_channel(target), target, positive("alpha", alpha).astype(target.noise.dtype))
+    return _solve(_channel_of(target, channel), target, positive("alpha", alpha).astype(target.noise.dtype))
 
 
 @eqx.filter_jit
@@ -211,7 +277,7 @@ def _solve(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar) -> 
     exact = ~accurate & (t - low < 1)  # the curve ends above this α
     channel, target, alpha = trusted((channel, target, alpha), accurate | exact)
     t = implicit_root(_excess, jax.lax.stop_gradient(t)[None], (channel, target, alpha))[0]
-    value = _at(channel, target, alpha, jnp.exp(t), ~exact)
+    value = _at(channel, target, alpha, jnp.exp(t), ~exact, "alpha")
     result = RESULTS.where(accurate | exact, RESULTS.successful, RESULTS.max_steps_reached)
     return Solution(value, result, {"residual": jnp.where(exact, jnp.zeros_like(residual), jnp.abs(residual))})
 

@@ -49,7 +49,7 @@ class AMPInfo(eqx.Module):
     """What one step tells about itself.
 
     Attributes:
-        residual: of the undamped map, ‖ΔS‖_F/√d + RMS(Δg) + |ΔV|/(1 + V).
+        residual: of the undamped map, ‖ΔS‖_F/√d + min(V, 1) RMS(Δg) + |ΔV|/(1 + V).
         damping: weight of the old iterate in this step.
         thorough: whether all minima of the samples' problems were looked at.
         result: `successful` if the step could be taken, else why not; the state is then unchanged.
@@ -163,7 +163,9 @@ class AMP(eqx.Module):
         field, Gamma, g, z, g_change = channel_pass(problem, data, state)
         new = problem.denoiser.apply(field / data.d + Gamma * state.S, Gamma)
         change, d_V = new.S - state.S, new.V - state.V
-        residual = jnp.sqrt(jnp.sum(change**2)) / math.sqrt(data.d) + g_change + jnp.abs(d_V) / (1 + state.V)
+        # Where V → 0, a target found exactly, g ~ V^(-1/2) diverges while the scores that it moves do not.
+        moved = jnp.minimum(state.V, 1) * g_change
+        residual = jnp.sqrt(jnp.sum(change**2)) / math.sqrt(data.d) + moved + jnp.abs(d_V) / (1 + state.V)
 
         weight = 1 - state.control.damping
         control = self.damping.update(state.control, residual, change)

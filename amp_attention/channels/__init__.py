@@ -15,6 +15,8 @@ from amp_attention.channels._posterior import (
     GaussianPosterior as GaussianPosterior,
     HardmaxPosterior as HardmaxPosterior,
     PosteriorAverage as PosteriorAverage,
+    SampledHardmaxPosterior as SampledHardmaxPosterior,
+    Schedule as Schedule,
 )
 from amp_attention.channels._proximal import damped_newton as damped_newton, proximal_point as proximal_point
 from amp_attention.channels._squared import SquaredLoss as SquaredLoss

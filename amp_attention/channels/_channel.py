@@ -107,6 +107,15 @@ class AbstractChannel(eqx.Module):
             guess: with the `z` of an earlier step as points.
         """
 
+    def predict(self, z: Float[Array, "K n"], variance: Scalar) -> Float[Array, "... n"]:
+        """Labels of fresh samples: those of the scores z of the estimate.
+
+        Args:
+            z: (K, n) scores of the estimate.
+            variance: V of the estimate, the variance of the target's scores about z; read by posterior means.
+        """
+        return self.head(z)
+
     def _no_loss(self) -> TypeError:
         return TypeError(f"channel must minimise a loss, as ERMChannel does, got {type(self).__name__}; see `bayes`")
 

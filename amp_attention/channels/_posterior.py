@@ -11,28 +11,35 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import ndtr
 from jax.scipy.stats import norm
 
 from amp_attention._typing import Array, Float, Scalar
 from amp_attention.channels._channel import NO_GUESS, AbstractChannel, ChannelStep, Guess
+from amp_attention.channels._row_maxima import kinds_of_columns, row_maxima_probability
 from amp_attention.heads import AbstractHead, HardmaxHead, LinearHead, SoftmaxHead
+from amp_attention.numerics.gaussian_nodes import gaussian_nodes
 from amp_attention.numerics.quadrature import gauss_legendre
-from amp_attention.numerics.validation import instance_of
+from amp_attention.numerics.validation import LARGEST_SEED, instance_of, whole_number
 from amp_attention.targets import Target
 
+Schedule = Literal["se", "empirical"]
 SCHEDULES = ("se", "empirical")
+MOST_SUMMED_TOKENS = 6  # of a hardmax, whose labels are summed over one by one
+_SHIFTS, _SHIFTED_POINTS = 8, 32
+_PREDICTION_NODES = 128
 
 
 class PosteriorAverage(eqx.Module):
-    """Averages of a posterior channel over ω ~ N(0, q I) and the labels.
+    """Averages of a posterior channel over ω ~ N(0, q I) and the labels, one entry a replica of its nodes.
 
     Attributes:
-        information: E Σ_{a≤b} g_ab², which equals −E tr ∂g.
+        information: E Σ_{a≤b} g_ab², which equals −E tr ∂g; channels in closed form have one entry.
         log_partition: E log Z_out, up to a constant of the labels.
     """
 
-    information: Scalar
-    log_partition: Scalar
+    information: Float[Array, " R"]
+    log_partition: Float[Array, " R"]
 
 
 class AbstractPosteriorChannel(AbstractChannel):
@@ -40,7 +47,8 @@ class AbstractPosteriorChannel(AbstractChannel):
 
     In AMP the precision that a sample adds, −tr ∂g, is replaced by its mean: that of state evolution at the overlap
     q = Q0 − V of the variance V that AMP has reached, so that V falls as state evolution says, or that of the samples
-    at hand by E tr ∂g = −E Σ g².
+    at hand by E tr ∂g = −E Σ g². The latter can collapse to V → 0 away from S0 where samples are few (d of some tens,
+    labels without noise); the run then ends with `max_steps_reached`.
 
     Args:
         target: what labels the data; its head, noise and Q0 are read.
@@ -51,9 +59,9 @@ class AbstractPosteriorChannel(AbstractChannel):
     """
 
     target: Target
-    schedule: Literal["se", "empirical"] = eqx.field(static=True)
+    schedule: Schedule = eqx.field(static=True)
 
-    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+    def __init__(self, target: Target, schedule: Schedule = "se"):
         instance_of("target", target, Target, "a Target")
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}")
@@ -73,6 +81,20 @@ class AbstractPosteriorChannel(AbstractChannel):
         """Averages at overlap q and variance V of the scores."""
 
     @eqx.filter_jit
+    def predict(self, z: Float[Array, "K n"], variance: Scalar) -> Float[Array, "... n"]:
+        """The posterior mean of the label, E head(ζ) over ζ ~ N(z, V + Δ/2), by 128 Sobol points and their mirrors."""
+        points = jnp.asarray(gaussian_nodes(z.shape[0], _PREDICTION_NODES, 1)[0], z.dtype)
+        width = jnp.sqrt(variance + self.target.noise / 2)
+
+        def add(total, point):
+            step = width * point[:, None]
+            return total + (self.head(z + step) + self.head(z - step)) / 2, None
+
+        blank = jax.eval_shape(self.head, z)
+        total, _ = jax.lax.scan(add, jnp.zeros(blank.shape, blank.dtype), points)
+        return total / points.shape[0]
+
+    @eqx.filter_jit
     def apply(
         self,
         omega: Float[Array, "K n"],
@@ -86,7 +108,7 @@ class AbstractPosteriorChannel(AbstractChannel):
             precision = jnp.sum(g**2, axis=0)
         else:
             information = self.averages(jnp.maximum(self.target.Q0 - variance, 0), variance).information
-            precision = jnp.broadcast_to(information, g.shape[1:])
+            precision = jnp.broadcast_to(jnp.mean(information), g.shape[1:])
         return ChannelStep(omega + variance * g, g, -precision)
 
 
@@ -98,7 +120,7 @@ class GaussianPosterior(AbstractPosteriorChannel):
     Source: arXiv:2506.01582.
     """
 
-    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+    def __init__(self, target: Target, schedule: Schedule = "se"):
         super().__init__(target, schedule)
         instance_of("target.head", target.head, (SoftmaxHead, LinearHead), "a softmax or linear head")
 
@@ -108,7 +130,7 @@ class GaussianPosterior(AbstractPosteriorChannel):
 
     def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
         """C_T/(V + Δ/2), whatever q."""
-        total = V + self.target.noise / 2
+        total = (V + self.target.noise / 2)[None]
         return PosteriorAverage(self.head.constraints / total, -self.head.constraints * jnp.log(total) / 2)
 
 
@@ -127,11 +149,15 @@ def bivariate_normal(h: Float[Array, "..."], k: Float[Array, "..."], r: Float[Ar
     return norm.cdf(h) * norm.cdf(k) + r * jnp.tensordot(weights, jax.vmap(density)(nodes), 1)
 
 
+def _smallest(Z: Array) -> Array:
+    """The model gives a label of probability Z with that very probability; below this Z is rounding."""
+    return jnp.asarray(jnp.finfo(Z.dtype).eps ** 0.75, Z.dtype)
+
+
 def _orthant(k1, k2, r) -> tuple[Array, Array, Array]:
     """log Z, Z = P(X ≤ k_1, Y ≤ k_2) at correlation r, and its derivatives in k_1 and k_2."""
-    # The model gives a label of probability Z with that very probability; below the floor Z is rounding.
-    floor = jnp.finfo(k1.dtype).eps ** 0.75
-    Z = jnp.maximum(bivariate_normal(k1, k2, r), floor)
+    Z = bivariate_normal(k1, k2, r)
+    Z = jnp.maximum(Z, _smallest(Z))
     rest = jnp.sqrt(1 - r**2)
     a = norm.pdf(k1) * norm.cdf((k2 - r * k1) / rest) / Z
     b = norm.pdf(k2) * norm.cdf((k1 - r * k2) / rest) / Z
@@ -159,7 +185,7 @@ class HardmaxPosterior(AbstractPosteriorChannel):
     Source: arXiv:2506.01582, with the derivative put right.
     """
 
-    def __init__(self, target: Target, schedule: Literal["se", "empirical"] = "se"):
+    def __init__(self, target: Target, schedule: Schedule = "se"):
         super().__init__(target, schedule)
         if not isinstance(target.head, HardmaxHead) or target.head.tokens != 2:
             raise ValueError(f"target must have a hardmax of T = 2 tokens, got {target.head}")
@@ -192,4 +218,103 @@ class HardmaxPosterior(AbstractPosteriorChannel):
             return jnp.stack([jnp.sum(weighted * squares), jnp.sum(weighted * log)])
 
         same = jnp.ones_like(total)
-        return PosteriorAverage(*(labels(same) + labels(-same)))
+        return PosteriorAverage(*(labels(same) + labels(-same))[:, None])
+
+
+class SampledHardmaxPosterior(AbstractPosteriorChannel):
+    """Labels of a hardmax of any number of tokens, by quasi-Monte Carlo.
+
+    A label says in which column c_a each row has its maximum; g is the gradient of the log of its probability Z, which
+    `row_maxima_probability` makes an average over T uniform variables. AMP uses the same points for all samples.
+
+    The averages are sums over all labels y of Σ_y |∇Z|²/Z and Σ_y Z log Z at random ω. Each is estimated from eight
+    random shifts of 32 points: products of different shifts for |∇Z|², and the jackknife for what noise in Z leaves.
+
+    Args:
+        target: what labels the data, with a `HardmaxHead`.
+        schedule: "empirical" by default: the averages are long sums.
+        nodes: Sobol points of the averages over ω, rounded up to a power of two per replica.
+        replicas: independent scrambles, ≥ 2 for error bars.
+        seed: of the scrambles.
+        points: behind each g of AMP, rounded up to a power of two.
+
+    Raises:
+        ValueError: for arguments out of range; the averages for more than 6 tokens, whose labels are too many.
+
+    Source: arXiv:2506.01582.
+    """
+
+    normals: Float[Array, "R P D"]
+    points: Float[Array, "T N"]
+
+    def __init__(
+        self,
+        target: Target,
+        schedule: Schedule = "empirical",
+        *,
+        nodes: int = 2048,
+        replicas: int = 8,
+        seed: int = 0,
+        points: int = 64,
+    ):
+        super().__init__(target, schedule)
+        instance_of("target.head", target.head, HardmaxHead, "a hardmax head")
+        nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
+        seed, points = whole_number("seed", seed, 0, LARGEST_SEED), whole_number("points", points, 2)
+        T, dtype = target.head.tokens, target.noise.dtype
+        self.normals = jnp.asarray(gaussian_nodes(target.head.scores + T, nodes, replicas, seed), dtype)
+        self.points = _with_mirrors(_uniform(T, points // 2, dtype))
+
+    def score(self, omega: Float[Array, "K n"], y: Float[Array, "T T n"], variance: Scalar) -> Float[Array, "K n"]:
+        """The gradient of log Z in ω."""
+        Z, slope = row_maxima_probability(omega, jnp.argmax(y, axis=1), variance, self.points[:, :, None])
+        return slope / jnp.maximum(Z, _smallest(Z))[None]
+
+    @eqx.filter_jit
+    def averages(self, q: Scalar, V: Scalar) -> PosteriorAverage:
+        """Over all labels, those of one kind up to renumbering the tokens together."""
+        T, dtype = self.head.tokens, self.normals.dtype
+        if T > MOST_SUMMED_TOKENS:
+            raise ValueError(f"target must have at most T = {MOST_SUMMED_TOKENS} tokens for these averages, got {T}")
+        kinds, counts = kinds_of_columns(T)
+        points, shifts = _uniform(T, _SHIFTED_POINTS // 2, dtype)[:, :, None], _uniform(T, _SHIFTS, dtype, seed=1).T
+        variance = V + self.target.noise / 2
+
+        def replica(normals):
+            omega, own = normals.T[:-T], ndtr(normals.T[-T:])
+
+            def kind(columns):
+                columns = jnp.broadcast_to(columns[:, None], own.shape)
+
+                def shifted(shift):
+                    uniform = _with_mirrors((points + (own + shift[:, None])[:, None]) % 1)
+                    return row_maxima_probability(jnp.sqrt(q) * omega, columns, variance, uniform)
+
+                return jnp.mean(_of_label(*jax.lax.map(shifted, shifts)), axis=1)
+
+            return jnp.sum(jnp.asarray(counts, dtype)[:, None] * jax.lax.map(kind, jnp.asarray(kinds)), axis=0)
+
+        return PosteriorAverage(*jax.lax.map(replica, self.normals).T)
+
+
+def _uniform(dimension: int, points: int, dtype, seed: int = 0) -> Float[Array, "D N"]:
+    """Sobol points in (0, 1)^D."""
+    return ndtr(jnp.asarray(gaussian_nodes(dimension, points, 1, seed)[0].T, dtype))
+
+
+def _with_mirrors(points: Float[Array, "T N *n"]) -> Float[Array, "T M *n"]:
+    """u and 1 − u, so that what a label leaves as it is has an average of exactly zero."""
+    return jnp.concatenate([points, 1 - points], axis=1)
+
+
+def _of_label(Z: Float[Array, "G n"], slope: Float[Array, "G K n"]) -> Float[Array, "2 n"]:
+    """(|∇Z|²/Z, Z log Z) from G independent unbiased estimates of Z and ∇Z."""
+
+    def estimate(G, Z, slope, squares):
+        Z = jnp.maximum(Z / G, _smallest(Z))
+        return jnp.stack([(jnp.sum(slope**2, axis=0) - squares) / (G * (G - 1)) / Z, Z * jnp.log(Z)])
+
+    G, each = Z.shape[0], (Z, slope, jnp.sum(slope**2, axis=1))
+    total = tuple(jnp.sum(part, axis=0) for part in each)
+    without_one = jax.vmap(lambda *part: estimate(G - 1, *(a - b for a, b in zip(total, part, strict=True))))
+    return G * estimate(G, *total) - (G - 1) * jnp.mean(without_one(*each), axis=0)

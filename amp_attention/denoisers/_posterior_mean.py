@@ -42,4 +42,6 @@ class PosteriorMean(AbstractDenoiser):
         y, O = jnp.linalg.eigh(B / Gamma)
         eigenvalues = convolution.posterior_mean(y).astype(B.dtype)
         S = jnp.matmul(O * eigenvalues[None, :], O.T, precision="highest")
-        return DenoiserStep(S, convolution.mmse().astype(B.dtype), eigenvalues)
+        _, variance = self.start(1)
+        smallest = jnp.finfo(B.dtype).eps ** 2 * variance  # where S0 is found exactly, g ∝ 1/V stays finite
+        return DenoiserStep(S, jnp.maximum(convolution.mmse(), smallest).astype(B.dtype), eigenvalues)
