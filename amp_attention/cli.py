@@ -17,6 +17,7 @@ from amp_attention._cli.checks import (
     check_bayes,
     check_data,
     check_estimate,
+    check_estimator,
     check_finite,
     check_observable,
     check_problem,
@@ -35,6 +36,7 @@ from amp_attention._cli.options import (
     BayesOptions,
     BayesRequest,
     CheckpointOptions,
+    EstimatorOptions,
     InstanceOptions,
     NodeOptions,
     ObservableOptions,
@@ -106,15 +108,19 @@ def amp(
     ] = None,
     labels: Annotated[Path | None, path("Labels y for --data X.npy, from this .npy file.", group=INSTANCES)] = None,
     save_estimate: Annotated[Path | None, path("Write the learned S to this .npy file.", group=OUTPUT)] = None,
-    estimator: Annotated[Literal["erm", "bayes"], option("What AMP estimates.", show=False)] = "erm",
-    schedule: Annotated[Literal["se", "empirical"] | None, option("Of --estimator bayes.", show=False)] = None,
+    estimator: EstimatorOptions = EstimatorOptions(),
     solver: SolverOptions = SolverOptions(),
     checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
-    """What does AMP find at finite d, on drawn instances or on your own data?"""
-    request = Request("amp", problem, solver, output, instance=instance, checkpoints=checkpoints)
-    check_unavailable(request, estimator, schedule)
+    """What does AMP find at finite d, on drawn instances or on your own data?
+
+    With --estimator bayes, the posterior mean of S0: there is no lam, and the grid is --alpha.
+    """
+    parts = {"instance": instance, "checkpoints": checkpoints, "estimator": estimator}
+    request = Request("amp", problem, solver, output, **parts)
+    check_estimator(request, data)
+    check_unavailable(request)
     check_problem(request)
     check_finite(request)
     check_estimate(save_estimate, request)
@@ -148,15 +154,22 @@ def compare(
     instance: InstanceOptions = InstanceOptions(),
     training: TrainingOptions = TrainingOptions(),
     without: Annotated[Literal["train"] | None, option("Leave this engine out.", group=INSTANCES)] = None,
-    bound: Annotated[Literal["bayes"] | None, option("Add this line to the learning curve.", show=False)] = None,
+    bound: Annotated[
+        Literal["bayes"] | None,
+        option(
+            "bayes: also the least squared_error and test_error of any estimator, a bound for students of every beta; "
+            "dashed in the learning curves.",
+            group=INSTANCES,
+        ),
+    ] = None,
     nodes: NodeOptions = NodeOptions(),
     solver: SolverOptions = SolverOptions(),
     checkpoints: CheckpointOptions = CheckpointOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> int:
     """Do theory, AMP and training agree? The three on one grid, with figures."""
-    request = Request("compare", problem, solver, output, nodes, instance, training, checkpoints=checkpoints)
-    check_unavailable(request, bound=bound)
+    request = Request("compare", problem, solver, output, nodes, instance, training, {"bound": bound}, checkpoints)
+    check_unavailable(request)
     check_without(without, training)
     check_problem(request)
     check_finite(request)
@@ -167,13 +180,15 @@ def compare(
     grid, theory, finite = build.problems(request), build.theory_settings(request), build.finite_settings(request)
     build.warn_if_another_target(grid[0].target.law, finite.d)
     engines = ("amp",) if without == "train" else ("amp", "train")
+    best = experiments.BayesSweep(seed=solver.seed) if bound == "bayes" else None
     found = results.Results(request, _arguments)
     found.parameters |= {"d": finite.d, "repeats": finite.repeats}
     store = build.sweep_store(request, engines=engines)
+    options = {"engines": engines, "bound": best, "store": store}
     return found.answer(
-        lambda tell: experiments.compare(grid, theory, finite, engines=engines, store=store, progress=tell),
+        lambda tell: experiments.compare(grid, theory, finite, progress=tell, **options),
         len(grid),
-        lambda points, parameters: figures.comparison_figures(points, parameters, theory),
+        lambda points, parameters: figures.comparison_figures(points, parameters, theory, best),
         store,
     )
 
@@ -394,7 +409,7 @@ def _finite(request: Request, data: Sequence[Path] = (), save_estimate: Path | N
     status = found.answer(
         lambda tell: setup.points(request.command, store, tell),
         len(setup.problems),
-        lambda points, parameters: figures.finite_figures(request.command, points, parameters),
+        lambda points, parameters: figures.finite_figures(request.command, points, parameters, setup.posterior),
         store,
     )
     if save_estimate is not None and found.points:

@@ -16,6 +16,8 @@ from amp_attention._cli.arrays import check_archive, check_array, readable
 from amp_attention._cli.options import BayesRequest, Request, TargetRequest
 from amp_attention._cli.parsing import RunError, UsageError
 from amp_attention._cli.streams import say
+from amp_attention.bayes import bayes_problem
+from amp_attention.channels import AbstractPosteriorChannel
 from amp_attention.checkpoints import CheckpointWriteError, file_digest
 from amp_attention.data import Data, available_memory, check_memory, load_npy, load_npz, sample_size, whiteness
 from amp_attention.experiments import (
@@ -68,7 +70,7 @@ def problems(request: Request, lams: Sequence[float] | None = None) -> list[Atte
     """The grid, alpha outermost; with other values of λ̃ than those of the options if given."""
     described = request.describe()
     options: dict[str, Any] = {name: described[name] for name in ("tokens", "noise")}
-    options |= {"beta": request.problem.beta, "beta0": request.problem.beta0}
+    options |= {"beta": request.problem.temperature(), "beta0": request.problem.beta0}
     if request.problem.kappa0 is not None:
         options["kappa0"] = request.problem.kappa0
     with usage_errors():
@@ -92,15 +94,29 @@ def targets(request: TargetRequest) -> list[Target]:
         return [_target(law, tokens, kappa0, noise, np.dtype(request.dtype)) for tokens, kappa0, noise in grid]
 
 
-def bayes_target(request: BayesRequest) -> Target:
-    """The target of `bayes`."""
+def posterior_problems(request: Request) -> list[AttentionProblem]:
+    """The grid of `amp --estimator bayes`, over α alone."""
+    target, dtype, schedule = bayes_target(request), _dtype(request), request.estimator.schedule
+    options: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
+    with usage_errors():
+        return [cast(bayes_problem(target, alpha, **options), dtype) for alpha in request.problem.alphas()]
+
+
+def _schedule(problem: AttentionProblem) -> str:
+    """Where the precision of a posterior mean is from: the default of its head where none was given."""
+    assert isinstance(problem.channel, AbstractPosteriorChannel)
+    return problem.channel.schedule
+
+
+def bayes_target(request: BayesRequest | Request) -> Target:
+    """The target of `bayes`, or of `amp --estimator bayes`: all of it is known to the estimator."""
     described = request.describe()
-    tokens = described["tokens"]
+    tokens, dtype = described["tokens"], request.dtype if isinstance(request, BayesRequest) else request.solver.dtype
     _check_heads(tokens)
     head = HardmaxHead(tokens) if described["head"] == "hardmax" else attention_head(tokens, described["beta0"] or 1.0)
     with usage_errors():
         law = spectral_law(described) or MarchenkoPastur(described["kappa0"])
-        return cast(Target(law, head, described["noise"]), np.dtype(request.dtype))
+        return cast(Target(law, head, described["noise"]), np.dtype(dtype))
 
 
 def _check_heads(tokens: int) -> None:
@@ -157,7 +173,7 @@ def theory_settings(request: Request) -> TheorySettings:
         tolerance=request.solver.tolerance,
         max_iterations=request.solver.max_iterations,
         damping=request.solver.damping,
-        kappa=request.problem.kappa,
+        kappa=request.problem.width(),
         devices=_devices(request),
     )
 
@@ -177,7 +193,7 @@ class FiniteSetup:
         problems: the grid.
         settings: how to run.
         instance: a user's data; None to draw them.
-        overrides: entries of the `problem` description that the data have answered.
+        overrides: entries of the `problem` description that the data or the library have answered.
         files: with these data.
     """
 
@@ -186,6 +202,12 @@ class FiniteSetup:
     instance: Instance | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[Path] = ()
+
+    @property
+    def posterior(self) -> Target | None:
+        """The target whose posterior mean is found; None where something is minimised."""
+        problem = self.problems[0]
+        return problem.target if isinstance(problem.channel, AbstractPosteriorChannel) else None
 
     def keeping_matrices(self) -> "FiniteSetup":
         """The same, with the learned matrices kept in memory."""
@@ -218,7 +240,7 @@ def finite_settings(request: Request, d: int | None = None) -> FiniteSettings:
         damping=request.solver.damping,
         test_samples=instance.test_samples,
         optimizer=request.training.optimizer,
-        kappa=request.problem.kappa,
+        kappa=request.problem.width(),
         devices=_devices(request),
         stored=instance.token_source == "memory",
     )
@@ -252,7 +274,7 @@ def sweep_store(
 
 def _as_typed(request: Request, entries: Mapping[str, Any]) -> dict[str, Any]:
     """Entries that are options under the names that these have on the command line."""
-    groups = (request.problem, request.solver, request.nodes, request.instance, request.training)
+    groups = (request.problem, request.solver, request.nodes, request.instance, request.training, request.estimator)
     options = {entry.name for group in groups for entry in fields(group)} | {"data", "labels", *request.analysis}
     options -= {"first_guess", "bounds", "grid"}  # of `tune`, from its --lam
     return {f"--{n.replace('_', '-')}" if n in options else n: value for n, value in entries.items()}
@@ -270,9 +292,14 @@ def warn_if_another_target(law: AbstractSpectralLaw, d: int) -> None:
 
 def finite_setup(request: Request) -> FiniteSetup:
     """Drawn instances."""
-    settings, grid = finite_settings(request), problems(request)
+    settings, overrides = finite_settings(request), {}
+    if request.estimator.bayes:
+        grid = posterior_problems(request)
+        overrides["schedule"] = _schedule(grid[0])
+    else:
+        grid = problems(request)
     warn_if_another_target(grid[0].target.law, settings.d)
-    return FiniteSetup(grid, settings)
+    return FiniteSetup(grid, settings, overrides=overrides)
 
 
 def data_setup(request: Request, files: Sequence[Path]) -> FiniteSetup:
@@ -282,7 +309,8 @@ def data_setup(request: Request, files: Sequence[Path]) -> FiniteSetup:
         raise UsageError(f"--data must hold tokens of dimension d >= 2, got d = {data.d} in {str(path)!r}.")
     _warn_unless_white(path, data)
     alpha = data.n / data.d**2
-    overrides = {"alpha": [alpha], "tokens": data.T, "data": str(path)}
+    overrides: dict[str, Any] = {"alpha": [alpha], "tokens": data.T, "data": str(path)}
+    overrides["head"] = "linear" if data.T == 1 else "softmax"
     overrides |= {"labels": str(files[1])} if len(files) > 1 else {}
     overrides |= dict.fromkeys(("kappa0", "noise", "beta0", "target", "gamma", "target_d", "normalise"))
     with usage_errors():
@@ -290,7 +318,7 @@ def data_setup(request: Request, files: Sequence[Path]) -> FiniteSetup:
             [alpha],
             request.problem.lams(),
             tokens=data.T,
-            beta=request.problem.beta,
+            beta=request.problem.temperature(),
             dtype=_dtype(request),
         )
     settings = finite_settings(request, data.d)

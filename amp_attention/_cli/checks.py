@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from amp_attention._cli.names import MANIFEST, OBSERVABLES, result_files
+from amp_attention._cli.names import HEAD_TOKENS, MANIFEST, OBSERVABLES, result_files, tokens_of
 from amp_attention._cli.options import (
+    OF_MINIMISERS,
     BayesOptions,
     BayesRequest,
     InstanceOptions,
@@ -30,23 +31,16 @@ def refuse(condition: object, sentence: str) -> None:
         raise UsageError(sentence)
 
 
-def check_unavailable(
-    request: Request, estimator: str = "erm", schedule: str | None = None, bound: str | None = None
-) -> None:
+def check_unavailable(request: Request) -> None:
     """The one place for options of the contract whose engine does not exist yet: remove a line when it does."""
     training = request.training
     missing = (
         (request.problem.penalty == "frobenius", "--penalty", "frobenius", "nuclear"),
         (training.parameterization != "tied", "--parameterization", training.parameterization, "tied"),
         (training.task != "seq2lab", "--task", training.task, "seq2lab"),
-        (estimator != "erm", "--estimator", estimator, "erm"),
-        (schedule is not None, "--schedule", schedule, ""),
-        (bound is not None, "--bound", bound, ""),
     )
     for condition, name, value, accepted in missing:
-        given = f"{name} {value}".strip()
-        instead = f": {name} must be {accepted}" if accepted else ""
-        refuse(condition, f"{given} is not available in this version{instead}.")
+        refuse(condition, f"{name} {value} is not available in this version: {name} must be {accepted}.")
 
 
 def check_problem(request: Request) -> None:
@@ -98,15 +92,39 @@ def check_bayes(request: BayesRequest) -> None:
     check_list("--effective-noise", bayes.effective_noise)
     both = bayes.alpha is not None and bayes.effective_noise is not None
     refuse(both, "--effective-noise gives D, from which α follows, and --alpha gives α: use one of them, not both.")
-    tokens = request.describe()["tokens"]
-    refuse(bayes.head == "linear" and tokens != 1, f"--tokens must be 1 for --head linear, got {tokens}.")
-    refuse(bayes.head == "hardmax" and tokens != 2, f"--tokens must be 2 for --head hardmax, got {tokens}.")
+    check_head(bayes.head, request.describe()["tokens"], bayes.beta0)
+
+
+def check_head(head: str, tokens: int, beta0: float | None) -> None:
+    """Tokens and a temperature that a head of the target can have."""
+    least, most = HEAD_TOKENS[head]
+    outside = tokens < least or (most is not None and tokens > most)
+    refuse(outside, f"--tokens must be {tokens_of(head)} for --head {head}, got {tokens}.")
+    given = beta0 is not None and head != "softmax"
+    refuse(given, f"--beta0 must be left out for --head {head}, which has no temperature, got {beta0}.")
+
+
+def check_estimator(request: Request, data: Path | None) -> None:
+    """What has no meaning for a posterior mean, and options that nothing else has."""
+    estimator, problem = request.estimator, request.problem
+    if not estimator.bayes:
+        for name in ("schedule", "head"):
+            given = getattr(estimator, name)
+            refuse(given is not None, f"{_dashed(name)} must be left out without --estimator bayes, got {given}.")
+        return
+    for name in OF_MINIMISERS:
+        given = getattr(problem, name)
+        refuse(
+            given is not None,
+            f"{_dashed(name)} must be left out beside --estimator bayes, which does not depend on it, got "
+            f"{_listed(given)}.",
+        )
     refuse(
-        bayes.head == "softmax" and tokens < 2,
-        f"--tokens must be a whole number >= 2 for --head softmax, got {tokens}.",
+        data is not None,
+        f"--data must be left out beside --estimator bayes, which has to know the law of the target, got {data}.",
     )
-    given = bayes.beta0 is not None and bayes.head != "softmax"
-    refuse(given, f"--beta0 must be left out for --head {bayes.head}, which has no temperature, got {bayes.beta0}.")
+    described = request.describe()
+    check_head(described["head"], described["tokens"], problem.beta0)
 
 
 def check_observable(name: str) -> None:
@@ -279,6 +297,10 @@ def check_estimate(path: Path | None, request: Request) -> None:
     parent = path.absolute().parent
     created = out is not None and parent.resolve() == out.resolve()
     refuse(not parent.is_dir() and not created, f"--save-estimate must be in an existing folder, got {str(path)!r}.")
+
+
+def _listed(given: Any) -> str:
+    return ", ".join(f"{value:.12g}" for value in given) if isinstance(given, tuple) else str(given)
 
 
 def _dashed(name: str) -> str:

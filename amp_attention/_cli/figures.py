@@ -6,13 +6,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from amp_attention.bayes import posterior_channel
+from amp_attention.channels import SampledHardmaxPosterior
 from amp_attention.experiments import (
+    BayesSweep,
     ComparisonPoint,
     FinitePoint,
     SensitivityPoint,
     SpectrumPoint,
     TheorySettings,
     TheorySweep,
+    bound_curve,
     predicted_trajectory,
     problem_at,
     refine,
@@ -39,6 +43,7 @@ from amp_attention.plotting import (
 from amp_attention.plotting.learning_curves import PANELS, family_values
 from amp_attention.spectral_laws import AbstractSpectralLaw, FreeConvolution
 from amp_attention.spectrum import learned_spectrum
+from amp_attention.targets import Target
 
 CURVE_POINTS = 24
 SHRINKAGE_POINTS = 400
@@ -51,8 +56,10 @@ def theory_figures(points: Sequence[Any], parameters: Mapping[str, Any]) -> dict
     return {"learning_curves": learning_curves(_as(points, "state_evolution"), parameters)}
 
 
-def finite_figures(command: str, points: Sequence[FinitePoint], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `amp` and `train`."""
+def finite_figures(
+    command: str, points: Sequence[FinitePoint], parameters: Mapping[str, Any], posterior: Target | None = None
+) -> dict[str, Any]:
+    """Of `amp` and `train`; beside the posterior mean of a target, what its state evolution says."""
     records = [point.record for point in points]
     panels = [n for n in PANELS if any(_known(r, "zero_fraction" if n == "rank_fraction" else n) for r in records)]
     empty = np.zeros(0)
@@ -63,20 +70,37 @@ def finite_figures(command: str, points: Sequence[FinitePoint], parameters: Mapp
     ]
     figures = {}
     if panels:
-        figures["learning_curves"] = learning_curves(_as(points, command), parameters, panels=panels)
+        bound = [] if posterior is None else bound_curve(posterior, _along(posterior, records), BayesSweep())
+        figures["learning_curves"] = learning_curves(_as(points, command), parameters, bound=bound, panels=panels)
     if spectra:
         figures["eigenvalues"] = eigenvalue_histograms(spectra, parameters, source=MARKS[command][0])
     return figures
 
 
+def _along(target: Target, records: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Effective α of the records, and between them where a point of the bound is no long sum."""
+    places = [record["n"] / record["d"] ** 2 for record in records]
+    return (
+        sorted(set(places))
+        if isinstance(posterior_channel(target), SampledHardmaxPosterior)
+        else refine(places, CURVE_POINTS)
+    )
+
+
 def comparison_figures(
-    points: Sequence[ComparisonPoint], parameters: Mapping[str, Any], settings: TheorySettings
+    points: Sequence[ComparisonPoint],
+    parameters: Mapping[str, Any],
+    settings: TheorySettings,
+    best: BayesSweep | None = None,
 ) -> dict[str, Any]:
     """Of `compare`: learning curves, eigenvalues under the predicted law, AMP over state evolution in time."""
     records = [point.record for point in points]
     sweep = TheorySweep(settings)
-    curve = [p.record for p in theory_curve(_between(points, records), sweep)]
-    figures = {"learning_curves": learning_curves(records, parameters, curve=curve)}
+    between = _between(points, records)
+    curve, bound = [p.record for p in theory_curve(between, sweep)], []
+    if best is not None and grid_axes(records)[0] == "alpha":
+        bound = bound_curve(points[0].theory.problem.target, sorted({float(p.alpha) for p in between}), best)
+    figures = {"learning_curves": learning_curves(records, parameters, curve=curve, bound=bound)}
     solved = [p for p in points if p.theory.value is not None and p.theory.record["result"] == "successful"]
     shown = [p for p in _spread(solved) if "amp" in p.finite and _eigenvalues(p.finite["amp"]).size]
     if shown:
@@ -182,7 +206,8 @@ def _eigenvalues(point: FinitePoint) -> np.ndarray:
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    return rf"$\alpha={format_number(record['alpha'])}$, $\tilde\lambda={format_number(record['lam'])}$"
+    lam = rf", $\tilde\lambda={format_number(record['lam'])}$" if _known(record, "lam") else ""
+    return rf"$\alpha={format_number(record['alpha'])}$" + lam
 
 
 def _spectrum(point: ComparisonPoint) -> SpectrumPanel:

@@ -7,6 +7,9 @@ OBSERVABLES = (
 )
 PHASES = ("rank_collapse", "bleed_out", "outliers_only", "outliers_and_bulk")
 
+# T that the labels of a head can have: least and, where there is one, most.
+HEAD_TOKENS: dict[str, tuple[int, int | None]] = {"softmax": (2, None), "hardmax": (2, 6), "linear": (1, 1)}
+
 FIGURES = {
     "state-evolution": ("learning_curves",),
     "amp": ("learning_curves", "eigenvalues"),
@@ -36,6 +39,14 @@ MANIFEST = ".amp-attention.json"
 def axes(command: str) -> tuple[str, ...]:
     """The axes of the grid of a command; of `bayes`, the one that is not given as a list has no meaning."""
     return AXES.get(command, ("alpha", "lam"))
+
+
+def tokens_of(head: str) -> str:
+    """The range of T of a head, in words."""
+    least, most = HEAD_TOKENS[head]
+    if least == most:
+        return str(least)
+    return f"a whole number >= {least}" + ("" if most is None else f" and <= {most}")
 
 
 def result_files(command: str) -> list[str]:

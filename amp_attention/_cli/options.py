@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from amp_attention._cli.names import OBSERVABLES
+from amp_attention._cli.names import OBSERVABLES, tokens_of
 from amp_attention._cli.parsing import UsageError, flag, logarithmic, number, option, path, values, whole
 
 Values = tuple[float, ...]
@@ -79,16 +79,17 @@ class ProblemOptions(LawOptions):
     weight_decay: Annotated[
         Values | None, regularisation("λ >= 0 (0 in theory only; tune: > 0), instead of --lam: λ̃ = √κ λ. A list.")
     ] = None
-    kappa: Annotated[float, number("Student width p/d > 0.", "> 0")] = 1.0
+    kappa: Annotated[float | None, number("Student width p/d > 0. [default: 1]", "> 0")] = None
     kappa0: Annotated[
         float | None, number("Teacher width p0/d > 0 (Marchenko-Pastur target). [default: 0.5]", "> 0")
     ] = None
     noise: Annotated[float | None, number("Δ >= 0, the variance of the label noise. [default: 0.5]", ">= 0")] = None
-    beta: Annotated[float, number("Inverse temperature of the student, > 0.", "> 0")] = 1.0
+    beta: Annotated[float | None, number("Inverse temperature of the student, > 0. [default: 1]", "> 0")] = None
     beta0: Annotated[float | None, number("Inverse temperature of the target, > 0. [default: --beta]", "> 0")] = None
     penalty: Annotated[
-        Literal["nuclear", "frobenius"], option("Penalty on S (frobenius: not available in this version).")
-    ] = "nuclear"
+        Literal["nuclear", "frobenius"] | None,
+        option("Penalty on S (frobenius: not available in this version). [default: nuclear]"),
+    ] = None
 
     def target_options(self) -> dict[str, Any]:
         """The options that describe the target, as given."""
@@ -102,7 +103,7 @@ class ProblemOptions(LawOptions):
             return (0.05,) if self.lam is None else self.lam
         if self.lam is not None:
             raise UsageError("--weight-decay gives λ and --lam gives √κ λ: use one of them, not both.")
-        return tuple(math.sqrt(self.kappa) * decay for decay in self.weight_decay)
+        return tuple(math.sqrt(self.width()) * decay for decay in self.weight_decay)
 
     def search(self) -> dict[str, Any]:
         """Of `tune`: one λ̃ is the first guess between wide bounds; of a list, the ends are the bounds."""
@@ -115,11 +116,58 @@ class ProblemOptions(LawOptions):
         """α of every row of the grid."""
         return (0.5,) if self.alpha is None else self.alpha
 
+    def width(self) -> float:
+        """κ of the student."""
+        return _default(self.kappa, 1.0)
+
+    def temperature(self) -> float:
+        """β of the student."""
+        return _default(self.beta, 1.0)
+
     def on_grid(self, alpha: tuple[float, float], lam: tuple[float, float], count: int) -> "ProblemOptions":
         """With logarithmic ranges (low, high) in place of what was not given."""
         alphas = logarithmic(*alpha, count) if self.alpha is None else self.alpha
         given = self.lam is not None or self.weight_decay is not None
         return replace(self, alpha=alphas, lam=self.lam if given else logarithmic(*lam, count))
+
+
+@Parameter(name="*", group=PROBLEM)
+@dataclass(frozen=True, kw_only=True)
+class EstimatorOptions:
+    """What `amp` looks for: a minimiser, or the posterior mean of S0 given all about the target."""
+
+    estimator: Annotated[
+        Literal["erm", "bayes"],
+        option(
+            "erm: the minimiser of the training objective; bayes: the posterior mean of S0, the least error of all."
+        ),
+    ] = "erm"
+    schedule: Annotated[
+        Literal["se", "empirical"] | None,
+        option("--estimator bayes: precision by state evolution, or as the samples have it. [default: of the head]"),
+    ] = None
+    head: Annotated[
+        Literal["softmax", "hardmax", "linear"] | None,
+        option("--estimator bayes: what makes labels of the scores. [default: softmax; --tokens 1: linear]"),
+    ] = None
+
+    @property
+    def bayes(self) -> bool:
+        """Whether it is the posterior mean."""
+        return self.estimator == "bayes"
+
+    def describe(self, problem: ProblemOptions) -> dict[str, Any]:
+        """Entries of the `problem` description; of a posterior mean, null for what belongs to minimisers."""
+        head = self.head or ("linear" if problem.tokens == 1 else "softmax")
+        own: dict[str, Any] = {"estimator": self.estimator, "schedule": self.schedule, "head": head}
+        if not self.bayes:
+            return own
+        tokens = _default(problem.tokens, 1 if head == "linear" else 2)
+        beta0 = _default(problem.beta0, 1.0) if head == "softmax" else None
+        return own | {"tokens": tokens, "beta0": beta0} | dict.fromkeys(OF_MINIMISERS)
+
+
+OF_MINIMISERS = ("lam", "weight_decay", "kappa", "beta", "penalty")  # problem options
 
 
 @Parameter(name="*", group=SOLVER)
@@ -227,7 +275,12 @@ class BayesOptions(LawOptions):
     """The target of `bayes`, all of which the estimator knows, and where on its curve to look."""
 
     head: Annotated[Literal["softmax", "hardmax", "linear"], option("What makes labels of the scores.")] = "softmax"
-    tokens: Annotated[int | None, whole("T >= 2 (hardmax: 2); linear: 1. [default: 2; linear: 1]", ">= 1")] = None
+    tokens: Annotated[
+        int | None,
+        whole(
+            f"T, {tokens_of('softmax')} (hardmax: {tokens_of('hardmax')}; linear: 1). [default: 2; linear: 1]", ">= 1"
+        ),
+    ] = None
     kappa0: Annotated[
         float | None, number("Teacher width p0/d > 0 (Marchenko-Pastur target). [default: 0.5]", "> 0")
     ] = None
@@ -240,9 +293,14 @@ class BayesOptions(LawOptions):
     effective_noise: Annotated[
         Values | None, values("D > 0 of the explicit curve α(D), instead of --alpha. A list.", "> 0")
     ] = None
-    nodes: Annotated[int, whole("Sobol points of the test errors, >= 1, rounded up to 2^k.", ">= 1", group=SOLVER)] = (
-        65_536
-    )
+    nodes: Annotated[
+        int,
+        whole(
+            "Sobol points of the test errors, >= 1, rounded up to 2^k; a 32nd of them for a hardmax of T >= 3.",
+            ">= 1",
+            group=SOLVER,
+        ),
+    ] = 65_536
     replicas: Annotated[int, whole("Scrambled subsets behind each standard error, >= 1.", ">= 1", group=SOLVER)] = 8
     seed: Annotated[int, whole("Fixes the Sobol scrambles, >= 0.", ">= 0", group=SOLVER)] = 0
 
@@ -294,6 +352,7 @@ class Request:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     analysis: dict[str, Any] = field(default_factory=dict)  # options of this command alone
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
+    estimator: EstimatorOptions = field(default_factory=EstimatorOptions)  # of `amp`
 
     def settings(self) -> dict[str, Any]:
         """The `settings` entry of the JSON document: how it was computed, as given (null: default, or no meaning)."""
@@ -315,19 +374,24 @@ class Request:
         problem, varied = self.problem, self.command == "tune"  # whose λ̃ is an answer; the search is in `settings`
         law = problem.law_options()
         decays = None if problem.weight_decay is None or varied else list(problem.weight_decay)
+        own = self.estimator.describe(problem) if self.command == "amp" else {}
         return (
-            asdict(problem)
+            own
+            | asdict(problem)
             | law
             | {
                 "tokens": problem.tokens or 2,
                 "alpha": list(problem.alphas()),
                 "lam": None if varied else list(problem.lams()),
                 "weight_decay": decays,
+                "kappa": problem.width(),
+                "penalty": _default(problem.penalty, "nuclear"),
                 "kappa0": _default(problem.kappa0, 0.5) if law["target"] == "marchenko-pastur" else None,
                 "noise": _default(problem.noise, 0.5),
-                "beta": None if problem.tokens == 1 else problem.beta,
-                "beta0": None if problem.tokens == 1 else _default(problem.beta0, problem.beta),
+                "beta": None if problem.tokens == 1 else problem.temperature(),
+                "beta0": None if problem.tokens == 1 else _default(problem.beta0, problem.temperature()),
             }
+            | own
         )
 
 

@@ -35,7 +35,7 @@ from amp_attention.experiments import (
 )
 
 SAVE_EVERY = 5.0  # seconds
-NESTED = ("x", "density", "edges", "outliers", "eigenvalues", "distance", "finite_d")
+NESTED = ("x", "density", "edges", "outliers", "eigenvalues", "distance", "finite_d", "bayes")
 Points = Callable[[Callable[[str], None]], Iterator[Any]]
 Figures = Callable[[list[Any], Mapping[str, Any]], Mapping[str, Any]]
 

@@ -13,6 +13,7 @@ from amp_attention._cli.names import axes
 
 Column = tuple[str, str]  # header, path of names in the record
 UNKNOWN = "-"
+ROUNDING = 1e-14  # standard errors below it, relative, are those of equal numbers
 
 FINITE_COLUMNS: tuple[Column, ...] = (
     ("alpha", "alpha"),
@@ -24,6 +25,17 @@ FINITE_COLUMNS: tuple[Column, ...] = (
     ("m", "m"),
     ("q", "q"),
     ("zero_frac", "zero_fraction"),
+    ("result", "result"),
+)
+POSTERIOR_COLUMNS: tuple[Column, ...] = (
+    ("alpha", "alpha"),
+    ("n", "n"),
+    ("sq_error", "squared_error"),
+    ("test_error", "test_error"),
+    ("plug-in", "test_error_plugin"),
+    ("m", "m"),
+    ("q", "q"),
+    ("V", "V"),
     ("result", "result"),
 )
 PLACE: tuple[Column, ...] = (("alpha", "alpha"), ("lam", "lam"))
@@ -123,6 +135,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         ("result", "result"),
     ),
 }
+# Of `compare` with a bound.
+BOUND_COLUMNS: tuple[Column, ...] = (
+    ("test_error:bound", "bayes.test_error"),
+    ("sq_error:bound", "bayes.squared_error"),
+    ("SE", "state_evolution.squared_error"),
+    ("AMP", "amp.squared_error"),
+    ("training", "train.squared_error"),
+)
 # Left out of a table where no row has them: of other targets, of T > 1, of what was not asked for.
 OPTIONAL = {
     *("gradients.beta", "gradients.beta0", "gradients.kappa0", "gradients.gamma"),
@@ -216,9 +236,18 @@ def abandon_stdout(error: OSError) -> None:
 
 def table(command: str, records: Sequence[Mapping[str, Any]]) -> str:
     """A readable table: mean±standard error where there are repeats, the length of a list."""
-    cells = {column: [_cell(record, column[1]) for record in records] for column in COLUMNS[command]}
+    cells = {column: [_cell(record, column[1]) for record in records] for column in _columns(command, records)}
     shown = {c: entries for c, entries in cells.items() if c[1] not in OPTIONAL or set(entries) != {UNKNOWN}}
     return aligned([[header for header, _ in shown], *map(list, zip(*shown.values(), strict=True))])
+
+
+def _columns(command: str, records: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """Those of the command: a posterior mean has neither λ̃ nor an objective, and a bound has columns of its own."""
+    if command == "amp" and "test_error_plugin" in records[0]:
+        return POSTERIOR_COLUMNS
+    if command == "compare" and records[0].get("bayes"):
+        return (*COLUMNS[command][:-1], *BOUND_COLUMNS, *END)
+    return COLUMNS[command]
 
 
 def series_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -239,7 +268,7 @@ def _cell(record: Mapping[str, Any], path: str) -> str:
     value, error = record.get(name), record.get("standard_error")
     if not isinstance(error, float):  # that of the only number here
         error = (error or {}).get(name) if "runs" in record else None
-    return _number(value) + ("" if error is None or math.isnan(error) else f"±{error:.1g}")
+    return _number(value) + ("" if error is None or not error > ROUNDING * abs(value or 0) else f"±{error:.1g}")
 
 
 def _number(value: Any) -> str:

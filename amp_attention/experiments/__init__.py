@@ -1,6 +1,10 @@
 """Sweeps, comparisons with error bars, and result files."""
 
-from amp_attention.experiments._bayes import BayesSweepPoint as BayesSweepPoint, bayes_sweep as bayes_sweep
+from amp_attention.experiments._bayes import (
+    BayesSweep as BayesSweep,
+    BayesSweepPoint as BayesSweepPoint,
+    bayes_sweep as bayes_sweep,
+)
 from amp_attention.experiments._compare import ComparisonPoint as ComparisonPoint, compare as compare
 from amp_attention.experiments._files import (
     ForeignFileError as ForeignFileError,
@@ -32,6 +36,7 @@ from amp_attention.experiments._instances import (
 from amp_attention.experiments._peak import PeakPoint as PeakPoint, peak_sweep as peak_sweep
 from amp_attention.experiments._phases import PhaseDiagram as PhaseDiagram, PhasePoint as PhasePoint
 from amp_attention.experiments._predictions import (
+    bound_curve as bound_curve,
     is_logarithmic as is_logarithmic,
     predicted_trajectory as predicted_trajectory,
     refine as refine,

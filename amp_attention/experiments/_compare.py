@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amp_attention.data import sample_size
+from amp_attention.experiments._bayes import BayesSweep
 from amp_attention.experiments._finite import FiniteSettings, run_instances
 from amp_attention.experiments._grid import problem_at
 from amp_attention.experiments._records import SUCCESSFUL, number
@@ -26,6 +27,9 @@ class ComparisonPoint:
         record: what files and the JSON document hold.
         theory: the fixed point at the effective α of the data.
         finite: of "amp" and "train", those that ran.
+
+    Its `record` has a part for each of them, None for one that did not run; the part `bayes` is the record of a
+    `BayesSweep`, where that was asked for.
     """
 
     record: dict[str, Any]
@@ -39,6 +43,7 @@ def compare(
     finite: FiniteSettings = FiniteSettings(),
     *,
     engines: Iterable[str] = ("amp", "train"),
+    bound: BayesSweep | None = None,
     store: Steps = NOT_STORED,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ComparisonPoint]:
@@ -49,6 +54,8 @@ def compare(
         theory: how state evolution is solved; its κ is that of `finite`.
         finite: how the engines run at finite d.
         engines: of "amp" and "train", those that run.
+        bound: adds the least ‖S − S0‖²_F/d and test error that any estimator can have, on the same labels. Both are
+            bounds as they are for students of every β: that of the student enters neither of them.
         store: keeps what is found, for instance a `SweepStore`.
         progress: told what is about to run.
 
@@ -60,12 +67,19 @@ def compare(
     for problem in problems:
         effective = sample_size(number(problem.alpha), finite.d) / finite.d**2
         predicted = sweep.solve(problem_at(problem, alpha=effective))
+        least = None if bound is None else _least(bound, problem, effective, store)
         measured = run_instances(problem, engines, finite, store=store, progress=progress)
-        yield ComparisonPoint(_record(problem, predicted, measured), predicted, measured)
+        yield ComparisonPoint(_record(problem, predicted, measured, least), predicted, measured)
 
 
-def _record(problem: AttentionProblem, theory: TheoryPoint, finite: dict[str, FinitePoint]) -> dict[str, Any]:
-    parts: dict[str, Any] = {"state_evolution": theory.record}
+def _least(bound: BayesSweep, problem: AttentionProblem, alpha: float, store: Steps) -> dict[str, Any]:
+    return store.step(f"Bayes-optimal point at alpha {alpha!r}", lambda: bound.solve(problem.target, alpha).record)
+
+
+def _record(
+    problem: AttentionProblem, theory: TheoryPoint, finite: dict[str, FinitePoint], least: dict[str, Any] | None
+) -> dict[str, Any]:
+    parts: dict[str, Any] = {"state_evolution": theory.record, "bayes": least}
     parts |= {engine: finite[engine].record if engine in finite else None for engine in ("amp", "train")}
     failed = [(name, part) for name, part in parts.items() if part and part["result"] != SUCCESSFUL]
     head: dict[str, Any] = {"alpha": number(problem.alpha), "lam": number(getattr(problem.denoiser, "lam", None))}

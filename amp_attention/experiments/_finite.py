@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from amp_attention.amp import solve_amp
+from amp_attention.channels import AbstractPosteriorChannel
 from amp_attention.checkpoints import Checkpoint
 from amp_attention.erm import OPTIMIZERS, train
 from amp_attention.experiments._grid import problem_at
@@ -18,6 +19,7 @@ from amp_attention.experiments._instances import Instance, draw_instance
 from amp_attention.experiments._records import (
     AMP_NAMES,
     FINITE_NAMES,
+    POSTERIOR_NAMES,
     SUCCESSFUL,
     average,
     guarded,
@@ -100,6 +102,16 @@ ENGINES: dict[str, Engine] = {"amp": _amp, "train": _train}
 EXTRA_NAMES: dict[str, tuple[str, ...]] = {"amp": AMP_NAMES, "train": ()}
 
 
+def observables(engine: str, problem: AttentionProblem) -> tuple[str, ...]:
+    """What a run of the engine has a number for, or a NaN."""
+    predictions = POSTERIOR_NAMES if _is_posterior(problem) else ()
+    return FINITE_NAMES + EXTRA_NAMES[engine] + predictions
+
+
+def _is_posterior(problem: AttentionProblem) -> bool:
+    return isinstance(problem.channel, AbstractPosteriorChannel)
+
+
 def solve_instance(
     engine: str,
     problem: AttentionProblem,
@@ -136,14 +148,14 @@ def run_engine(
     problem = problem_at(problem, alpha=n / d**2)
     head = {"repeat": repeat, "seed": settings.seed, "d": d, "n": n, "alpha": n / d**2}
     answer, failed = guarded(timed, solve_instance, engine, problem, instance, settings, checkpoint)
-    names = FINITE_NAMES + EXTRA_NAMES[engine]
+    names, sampled = observables(engine, problem), tuple(f"{name}_standard_error" for name in _predictors(problem))
     if failed is not None:
-        unknown = ("test_error_standard_error", "gradient_norm", "seconds", "seconds_per_iteration", "compile_seconds")
+        unknown = (*sampled, "gradient_norm", "seconds", "seconds_per_iteration", "compile_seconds")
         return FiniteRun(head | failed | numbers({}, names + unknown) | {"iterations": None})
     solution, timing = answer
     value = solution.value
     iterations = int(number(solution.stats["iterations"]))
-    record = head | outcome(solution) | numbers(value, names) | _against_target(problem, instance, value.S, settings)
+    record = head | outcome(solution) | numbers(value, names) | _against_target(problem, instance, value, settings)
     record |= {
         "train_objective": number(value.objective),
         "gradient_norm": number(value.gradient_norm),
@@ -154,28 +166,41 @@ def run_engine(
     }
     S = np.asarray(value.S)
     finite = bool(np.all(np.isfinite(S)))
-    return FiniteRun(record, S, np.linalg.eigvalsh(S) if finite else None, _history(value))
+    return FiniteRun(record, S, np.linalg.eigvalsh(S) if finite else None, _history(value, problem, instance))
 
 
-def _against_target(problem: AttentionProblem, instance: Instance, S, settings: FiniteSettings) -> dict[str, float]:
-    names = ("test_error", "test_error_standard_error", "squared_error", "m")
+def _predictors(problem: AttentionProblem) -> tuple[str, ...]:
+    """Names of the test errors, in the order of `measure_test_error`."""
+    return ("test_error", *POSTERIOR_NAMES) if _is_posterior(problem) else ("test_error",)
+
+
+def _against_target(problem: AttentionProblem, instance: Instance, value, settings: FiniteSettings) -> dict[str, float]:
+    predictors = _predictors(problem)
+    names = [name for predictor in predictors for name in (predictor, f"{predictor}_standard_error")]
+    names += ["squared_error", "m"]
     if instance.S0 is None:
         return dict.fromkeys(names, math.nan)
-    S, S0 = np.asarray(S), np.asarray(instance.S0)  # from whatever devices they are on
-    mean, error = measure_test_error(problem, jnp.asarray(S), jnp.asarray(S0), instance.test_key, settings.test_samples)
+    S, S0 = np.asarray(value.S), np.asarray(instance.S0)  # from whatever devices they are on
+    variance = number(value.V) if _is_posterior(problem) else None
+    where = (instance.test_key, settings.test_samples)
+    found = measure_test_error(problem, jnp.asarray(S), jnp.asarray(S0), *where, variance=variance)
+    sampled = np.stack([np.atleast_1d(np.asarray(part)) for part in found], axis=1)  # mean, error of each
     d = S.shape[0]
     distance, overlap = ((S - S0) ** 2).sum() / d, (S * S0).sum() / d
-    return dict(zip(names, map(number, (mean, error, distance, overlap)), strict=True))
+    return dict(zip(names, map(number, (*sampled.ravel(), distance, overlap)), strict=True))
 
 
-def _history(value) -> dict[str, np.ndarray]:
-    """q, m, V over iterations 0, 1, ...: the start S = 0, then AMP's own record without its unused tail."""
+def _history(value, problem: AttentionProblem, instance: Instance) -> dict[str, np.ndarray]:
+    """q, m, V over iterations 0, 1, ...: where the denoiser starts, then AMP's own record without its unused tail."""
     history = getattr(value, "history", None)
     if history is None:
         return {}
-    arrays = {name: np.asarray(getattr(history, name), float) for name in ("q", "m", "V")}
-    steps = int(np.isfinite(arrays["q"]).sum())
-    return {name: np.concatenate([[0.0], array[:steps]]) for name, array in arrays.items()}
+    d = instance.data.d
+    S, V = (np.asarray(part, float) for part in problem.denoiser.start(d))
+    S0 = np.full_like(S, np.nan) if instance.S0 is None else np.asarray(instance.S0, float)
+    start = {"q": (S**2).sum() / d, "m": (S * S0).sum() / d, "V": V}
+    steps = int(np.isfinite(np.asarray(history.q)).sum())
+    return {n: np.append(first, np.asarray(getattr(history, n), float)[:steps]) for n, first in start.items()}
 
 
 def finite_point(engine: str, problem: AttentionProblem, runs: list[FiniteRun]) -> FinitePoint:
@@ -183,7 +208,7 @@ def finite_point(engine: str, problem: AttentionProblem, runs: list[FiniteRun]) 
     records = [run.record for run in runs]
     head = {"alpha": number(problem.alpha), "lam": number(getattr(problem.denoiser, "lam", None))}
     head |= {"d": records[0]["d"], "n": records[0]["n"]}
-    means = average(records, FINITE_NAMES + EXTRA_NAMES[engine])
+    means = average(records, observables(engine, problem))
     return FinitePoint(head | means | {"runs": records}, runs)
 
 

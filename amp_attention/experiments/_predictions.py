@@ -1,13 +1,16 @@
 """What the theory predicts for figures: AMP's trajectory and dense curves."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from amp_attention.experiments._bayes import BayesSweep
 from amp_attention.experiments._records import SUCCESSFUL
 from amp_attention.experiments._theory import TheoryPoint, TheorySweep
 from amp_attention.problem import AttentionProblem
 from amp_attention.state_evolution import trajectory
+from amp_attention.targets import Target
 
 
 def predicted_trajectory(point: TheoryPoint, nodes, steps: int) -> dict[str, np.ndarray]:
@@ -20,6 +23,12 @@ def theory_curve(problems: Iterable[AttentionProblem], sweep: TheorySweep) -> li
     """Fixed points between those of a grid, so that lines in figures are smooth; failures are left out."""
     points = [sweep.solve(problem) for problem in problems]
     return [point for point in points if point.record["result"] == SUCCESSFUL]
+
+
+def bound_curve(target: Target, alphas: Iterable[float], sweep: BayesSweep) -> list[dict[str, Any]]:
+    """Records of the Bayes-optimal estimator at each α; failures are left out."""
+    records = [sweep.solve(target, alpha).record for alpha in alphas]
+    return [record for record in records if record["result"] == SUCCESSFUL]
 
 
 def refine(values: Sequence[float], count: int = 40) -> list[float]:

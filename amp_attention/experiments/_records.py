@@ -41,6 +41,7 @@ FINITE_NAMES = (
     "zero_fraction",
 )
 AMP_NAMES = ("V", "Gamma")
+POSTERIOR_NAMES = ("test_error_plugin",)  # of a posterior mean, besides
 
 SUCCESSFUL = "successful"
 

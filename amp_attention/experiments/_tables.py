@@ -16,6 +16,7 @@ DESCRIPTIONS = {
     "m": "Tr(S S0)/d",
     "q": "Tr(S^2)/d",
     "test_error": "mean squared error on fresh noisy labels, summed over T^2 entries",
+    "test_error_plugin": "that of the label of the posterior mean of S0",
     "train_objective": "training objective L/d^2",
     "train_error": "sum of losses / d^2",
     "free_entropy": "free entropy at the fixed point",

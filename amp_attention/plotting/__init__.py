@@ -9,7 +9,12 @@ from amp_attention.plotting._style import (
     save as save,
     style as style,
 )
-from amp_attention.plotting.bayes import bayes_curves as bayes_curves, shrinkage_curves as shrinkage_curves
+from amp_attention.plotting.bayes import (
+    ErrorSeries as ErrorSeries,
+    bayes_curves as bayes_curves,
+    shrinkage_curves as shrinkage_curves,
+    squared_error_curves as squared_error_curves,
+)
 from amp_attention.plotting.eigenvalues import (
     SpectrumPanel as SpectrumPanel,
     eigenvalue_histograms as eigenvalue_histograms,

@@ -90,6 +90,7 @@ MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     "state_evolution": ("state evolution", {"linestyle": "-"}),
     "amp": ("AMP", {"linestyle": "", "marker": "o", "markerfacecolor": "white"}),
     "train": ("gradient training", {"linestyle": "", "marker": "x"}),
+    "bayes": ("Bayes-optimal", {"linestyle": "--"}),
 }
 
 _RC: dict[Any, Any] = {
@@ -146,6 +147,8 @@ def describe(parameters: Mapping[str, Any]) -> str:
     if shown["kappa"] == 1:
         shown["kappa"] = None
     parts = [f"${SYMBOLS[name]}={format_number(float(v))}$" for name, v in shown.items() if v is not None]
+    if parameters.get("head") == "hardmax":
+        parts.insert(0, "hardmax")
     if parameters.get("normalise"):
         parts.append("$Q_0=1$")
     if (repeats := parameters.get("repeats")) is not None:

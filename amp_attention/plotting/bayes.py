@@ -1,7 +1,8 @@
-"""The Bayes-optimal errors against α, and the denoiser behind them."""
+"""The Bayes-optimal errors against α beside those of other estimators, and the denoiser behind them."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,15 @@ from matplotlib.figure import Figure
 from amp_attention.plotting._style import (
     COLOURS,
     DOUBLE,
+    ERROR_BARS,
     LABELS,
     SINGLE,
     as_number,
     caption,
     describe,
+    family_handles,
     format_number,
+    log_scale,
     logarithmic_axis,
     new_figure,
     panel_letters,
@@ -71,6 +75,78 @@ def bayes_curves(records: Sequence[Record], parameters: Mapping[str, Any]) -> Fi
 def _line(panel: Axes, records: Sequence[Record], name: str, colour: str, **properties: Any) -> None:
     x, y = (np.array([as_number(r[key]) for r in records]) for key in ("alpha", name))
     theory_line(panel, x, y, colour, **properties)
+
+
+@dataclass(frozen=True)
+class ErrorSeries:
+    """Squared errors of one estimator: a line, or points where there are standard errors.
+
+    Attributes:
+        label: for the legend; those of one label have one colour.
+        x, y: places and errors E.
+        standard_errors: of the mean over instances.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    standard_errors: Sequence[float] | None = None
+
+
+def squared_error_curves(
+    panels: Sequence[tuple[str, Sequence[ErrorSeries]]],
+    parameters: Mapping[str, Any],
+    *,
+    xlabel: str = LABELS["alpha"],
+    threshold: float = math.nan,
+    logarithmic: bool = False,
+) -> Figure:
+    """Squared errors of several estimators, one panel beside the other.
+
+    Args:
+        panels: (title, series) each; a label keeps its colour from panel to panel.
+        parameters: what is the same for all, for the caption.
+        xlabel: of all panels.
+        threshold: of exact recovery, marked in the first panel; NaN for none.
+        logarithmic: both axes.
+
+    Returns:
+        The figure, nothing is drawn on a screen.
+    """
+    labels = list(dict.fromkeys(series.label for _, group in panels for series in group))
+    colours = dict(zip(labels, COLOURS, strict=False))
+    with style():
+        figure, axes = new_figure(1, len(panels), DOUBLE if len(panels) > 1 else SINGLE * 1.2, 3.2, sharey=True)
+        for panel, (title, group) in zip(axes.flat, panels, strict=True):
+            for series in group:
+                _series(panel, series, colours[series.label])
+            panel.set_title(title)
+            panel.set_xlabel(xlabel)
+            x, y = ([float(v) for s in group for v in getattr(s, name)] for name in ("x", "y"))
+            if logarithmic:
+                log_scale(panel, x)
+                log_scale(panel, y, "y")
+            else:
+                logarithmic_axis(panel, x)
+                panel.set_ylim(bottom=0)
+        axes[0, 0].set_ylabel(LABELS["squared_error"])
+        text = describe(parameters)
+        if math.isfinite(threshold):
+            axes[0, 0].axvline(threshold, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
+            text += rf",  dashed: $\alpha_\mathrm{{Bayes}}={format_number(threshold)}$"
+        caption(figure, text)
+        note = ERROR_BARS if any(s.standard_errors is not None for _, group in panels for s in group) else None
+        handles = family_handles([], [(label, colours[label]) for label in labels])
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)), title=note)
+    return figure
+
+
+def _series(panel: Axes, series: ErrorSeries, colour: str) -> None:
+    if series.standard_errors is None:
+        theory_line(panel, np.asarray(series.x), np.asarray(series.y), colour)
+        return
+    look: dict[str, Any] = {"fmt": "o", "color": colour, "markerfacecolor": "white", "elinewidth": 0.8, "zorder": 3}
+    panel.errorbar(series.x, series.y, yerr=series.standard_errors, **look)
 
 
 def shrinkage_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], parameters: Mapping[str, Any]) -> Figure:

@@ -72,7 +72,7 @@ def test_other_heads(answer):
         (("--effective-noise", "-1"), "--effective-noise must be a finite number > 0, got '-1'."),
         (("--alpha", "0.1", "--effective-noise", "1"), "use one of them, not both."),
         (("--alpha", "0.1,0.1"), "--alpha must hold every value once, got 0.1 more than once."),
-        (("--head", "hardmax", "--tokens", "3"), "--tokens must be 2 for --head hardmax, got 3."),
+        (("--head", "hardmax", "--tokens", "7"), "a whole number >= 2 and <= 6 for --head hardmax, got 7."),
         (("--head", "linear", "--tokens", "2"), "--tokens must be 1 for --head linear, got 2."),
         (("--tokens", "1"), "--tokens must be a whole number >= 2 for --head softmax, got 1."),
         (("--head", "hardmax", "--beta0", "2"), "--beta0 must be left out for --head hardmax"),

@@ -94,7 +94,7 @@ SWEEPS = {  # after so many steps they are interrupted
     "tune": (5, *NODES, "--alpha", "0.4,0.5", "--lam", "0.01,0.1,0.03"),
     "spectrum": (4, *NODES, "--alpha", "0.2,0.5", *FINITE),
     "phase-diagram": (2, *NODES, "--alpha", "0.1", "--lam", "0.05,1"),
-    "compare": (3, *NODES, "--lam", "0.05,0.2", *FINITE, "--without", "train"),
+    "compare": (4, *NODES, "--lam", "0.05,0.2", *FINITE, "--without", "train", "--bound", "bayes"),
 }
 FINITE_DERIVATIVE = (2, *SINGLE, "--lam", "0.1", "--finite-d", *FINITE)
 

@@ -115,6 +115,7 @@ def test_comparison_document(comparison):
                 assert run_["seconds"] > 0
         assert {"V", "Gamma"} <= point["amp"]["runs"][0].keys()
         assert point["state_evolution"]["alpha"] == point["amp"]["runs"][0]["alpha"]
+        assert point["bayes"] is None  # without --bound
 
 
 def test_means_and_standard_errors_are_those_of_the_runs(comparison):

@@ -44,6 +44,7 @@ def test_tables_hold_the_document(comparison):
     assert len(rows) == 2
     value = float(rows[1].split(",")[names.index("amp_test_error")])
     assert value == comparison.points[1]["amp"]["test_error"]
+    assert "bayes" not in names
     runs = (comparison.folder / "compare-runs.csv").read_text().splitlines()
     assert len(runs) == 1 + 2 * 2 * 2
     with xr.open_dataset(comparison.folder / "compare.nc", engine="h5netcdf") as grid:

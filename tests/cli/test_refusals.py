@@ -82,6 +82,8 @@ def test_instance_numbers_out_of_range(capsys, command, option, value):
         (["state-evolution", "--alpha"], ["--alpha"]),
         (["state-evolution", "--d", "10"], ["--d"]),
         (["nonsense"], ["nonsense"]),
+        (["compare", "--bound", "erm"], ["--bound", "erm", "bayes"]),
+        (["train", "--estimator", "bayes"], ["--estimator"]),
         (["state-evolution", "--lam", "0.1", "--weight-decay", "0.1"], ["--lam", "--weight-decay"]),
         (["state-evolution", "--gamma", "2"], ["--gamma", "power-law"]),
         (["state-evolution", "--normalise"], ["--normalise", "power-law"]),
@@ -111,8 +113,6 @@ def test_wrong_combinations(capsys, arguments, words):
     ("arguments", "words"),
     [
         (["state-evolution", "--penalty", "frobenius"], ["--penalty", "frobenius"]),
-        (["amp", "--estimator", "bayes"], ["--estimator", "bayes"]),
-        (["compare", "--bound", "bayes"], ["--bound", "bayes"]),
         (["train", "--parameterization", "untied"], ["--parameterization", "untied"]),
         (["train", "--task", "seq2seq"], ["--task", "seq2seq"]),
     ],

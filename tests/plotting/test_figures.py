@@ -14,6 +14,7 @@ from amp_attention.plotting import (
     spectra_by_phase,
     spectrum_panel,
 )
+from amp_attention.plotting._style import COLOURS
 from amp_attention.plotting.eigenvalues import positive_part
 from amp_attention.plotting.learning_curves import family_values, grid_axes
 from amp_attention.plotting.trajectory import mean_history, settled
@@ -88,6 +89,47 @@ def test_a_dense_curve_joins_its_family():
     curve = [point(alpha, lam)["state_evolution"] for alpha in (0.3, 0.6) for lam in (0.05, 0.1)]
     axis = learning_curves(GRID, PARAMETERS, curve=curve).axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), [0.2, 0.3, 0.4, 0.6, 0.8])
+
+
+def bound(alpha, result="successful"):
+    return {"alpha": alpha, "squared_error": 0.04, "test_error": 0.1 * alpha, "result": result}
+
+
+def dashed(axis):
+    return [line for line in axis.lines if line.get_linestyle() == "--"]
+
+
+def test_the_bound_over_alpha_is_one_line():
+    """On the two panels that it bounds, through the points and those between them."""
+    points = [p | {"bayes": bound(p["alpha"])} for p in GRID] + [point(1.0, 0.1) | {"bayes": bound(1.0, "diverged")}]
+    figure = learning_curves(points, PARAMETERS, bound=[bound(0.3), bound(0.6)])
+    assert "Bayes-optimal" in texts(figure)[0]
+    test, objective, squared, rank = figure.axes
+    assert not dashed(objective) and not dashed(rank) and len(dashed(squared)) == 1
+    (line,) = dashed(test)
+    np.testing.assert_allclose(line.get_xdata(), [0.2, 0.3, 0.4, 0.6, 0.8])
+    np.testing.assert_allclose(line.get_ydata(), 0.1 * line.get_xdata())
+    assert line.get_color() == "black"
+
+
+def test_the_bound_over_lam_is_one_line_of_each_colour():
+    points = [point(a, lam) | {"bayes": bound(a)} for a in (0.5, 1.0) for lam in (0.01, 0.1, 1.0)]
+    lines = dashed(learning_curves(points, PARAMETERS).axes[0])
+    assert [line.get_color() for line in lines] == list(COLOURS[:2])
+    for line, alpha in zip(lines, (0.5, 1.0), strict=True):
+        np.testing.assert_allclose(line.get_xdata(), [0.01, 0.1, 1.0])
+        np.testing.assert_allclose(line.get_ydata(), 0.1 * alpha)
+
+
+@pytest.mark.parametrize("lam", [None, float("nan")])
+def test_points_without_a_regularisation(lam):
+    """Of a posterior mean; a NaN read from a file is another one each time."""
+    points = [{"alpha": a, "lam": lam and float("nan"), "amp": point(a, 0.1)["amp"]} for a in (0.2, 0.4, 0.8)]
+    figure = learning_curves(points, PARAMETERS | {"lam": None}, bound=[bound(0.3), bound(0.6)], panels=["test_error"])
+    assert texts(figure)[0] == ["AMP", "Bayes-optimal"] and "lambda" not in figure.get_suptitle()
+    (axis,) = figure.axes[:1]
+    assert "alpha" in axis.get_xlabel() and len(axis.containers) == 1 and len(dashed(axis)) == 1
+    np.testing.assert_allclose(np.asarray(axis.containers[0].lines[0].get_xdata(), float), [0.2, 0.4, 0.8])
 
 
 def test_a_single_point_and_theory_alone_can_be_drawn():
@@ -225,6 +267,8 @@ def test_numbers_in_titles(value, text):
 
 def test_captions_leave_out_what_has_no_meaning():
     assert describe({"tokens": 2, "kappa0": None, "noise": 0.5, "alpha": [0.1, 0.2]}) == r"$T=2$,  $\Delta=0.5$"
+    assert describe({"tokens": 2, "head": "hardmax"}) == r"hardmax,  $T=2$"
+    assert describe({"tokens": 2, "head": "softmax"}) == r"$T=2$"
 
 
 def test_files_are_png_and_pdf_and_reproducible(tmp_path):
