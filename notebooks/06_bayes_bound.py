@@ -48,9 +48,9 @@ KAPPA0, NOISE = 0.5, 0.5
 LAW = MarchenkoPastur(KAPPA0)
 AMP = FiniteSettings(d=30 if FAST else 80, repeats=2 if FAST else 4, test_samples=1_000, tolerance=1e-5)
 BIAS = 4 if FAST else 2  # of AMP, times d
-ALPHAS = {0.0: () if FAST else (0.05, 0.09, 0.13, 0.16), NOISE: (0.5,) if FAST else (0.1, 0.2, 0.4, 0.8)}
+ALPHAS = {0.0: () if FAST else (0.05, 0.1, 0.15), NOISE: (0.5,) if FAST else (0.1, 0.2, 0.5)}
 CURVE = {0.0: np.linspace(0.03, 0.2, 12 if FAST else 60), NOISE: np.geomspace(0.05, 1.0, 8 if FAST else 30)}
-TUNED = (0.4,) if FAST else (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+TUNED = (0.4,) if FAST else np.geomspace(0.08, 1.0, 8)
 
 
 def softmax(tokens=2, noise=0.0):
@@ -121,6 +121,7 @@ Image(plotting.render(figure, "png"), retina=True)
 
 # %%
 PER_TOKENS = {T: T * T + T - 2 for T in ((2, 3) if FAST else (2, 3, 4))}
+SHOWN = {2: 0.25, 3: 0.4, 4: 0.55}  # of AMP, in α (T² + T − 2)
 lines, points = [], []
 reference = curve(softmax(), CURVE[0.0])
 for tokens, equations in PER_TOKENS.items():
@@ -129,7 +130,7 @@ for tokens, equations in PER_TOKENS.items():
     np.testing.assert_allclose(E, reference, atol=1e-12)
     lines.append(ErrorSeries(f"$T={tokens}$", alphas * equations, E))
     if not FAST:
-        places, mean, error = finite(softmax(tokens), [0.4 / equations])
+        places, mean, error = finite(softmax(tokens), [SHOWN[tokens] / equations])
         points.append(ErrorSeries(f"$T={tokens}$", np.array(places) * equations, mean, error))
 figure = plotting.squared_error_curves(
     [("", lines + points)],
@@ -193,8 +194,8 @@ Image(plotting.render(figure, "png"), retina=True)
 # ## The denoiser
 #
 # The posterior mean of $S_0$ given $S_0+\sqrt{D}\,Z$ keeps the eigenvectors and shrinks the eigenvalues. At large $D$
-# it is near the prior mean $\kappa_0$ everywhere; at small $D$ it has a gap, below which eigenvalues are those of the
-# null space of $S_0$.
+# it is near the prior mean $\kappa_0$ everywhere; at small $D$ it follows $y$, and presses what is left of the null
+# space of $S_0$ to zero.
 
 # %%
 curves = []

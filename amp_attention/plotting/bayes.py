@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from amp_attention.plotting._style import (
     COLOURS,
@@ -18,7 +19,6 @@ from amp_attention.plotting._style import (
     as_number,
     caption,
     describe,
-    family_handles,
     format_number,
     log_scale,
     logarithmic_axis,
@@ -115,11 +115,12 @@ def squared_error_curves(
     """
     labels = list(dict.fromkeys(series.label for _, group in panels for series in group))
     colours = dict(zip(labels, COLOURS, strict=False))
+    dashes = dict(zip(labels, _DASHES * len(labels), strict=False))  # lines of different colour may coincide
     with style():
         figure, axes = new_figure(1, len(panels), DOUBLE if len(panels) > 1 else SINGLE * 1.2, 3.2, sharey=True)
         for panel, (title, group) in zip(axes.flat, panels, strict=True):
             for series in group:
-                _series(panel, series, colours[series.label])
+                _series(panel, series, colours[series.label], dashes[series.label])
             panel.set_title(title)
             panel.set_xlabel(xlabel)
             x, y = ([float(v) for s in group for v in getattr(s, name)] for name in ("x", "y"))
@@ -128,25 +129,39 @@ def squared_error_curves(
                 log_scale(panel, y, "y")
             else:
                 logarithmic_axis(panel, x)
-                panel.set_ylim(bottom=0)
+        if not logarithmic:
+            axes[0, 0].set_ylim(bottom=0)
         axes[0, 0].set_ylabel(LABELS["squared_error"])
         text = describe(parameters)
         if math.isfinite(threshold):
             axes[0, 0].axvline(threshold, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
-            text += rf",  dashed: $\alpha_\mathrm{{Bayes}}={format_number(threshold)}$"
+            text += f",  dashed: exact recovery at ${format_number(threshold)}$"
         caption(figure, text)
         note = ERROR_BARS if any(s.standard_errors is not None for _, group in panels for s in group) else None
-        handles = family_handles([], [(label, colours[label]) for label in labels])
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(labels)), title=note)
+        every = [series for _, group in panels for series in group]
+        handles = [_handle([s for s in every if s.label == label], colours[label], dashes[label]) for label in labels]
+        columns = min(len(labels), 4 if len(panels) > 1 else 2)
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, title=note)
     return figure
 
 
-def _series(panel: Axes, series: ErrorSeries, colour: str) -> None:
+_DASHES = ("-", "--", ":")
+_POINTS: dict[str, Any] = {"marker": "o", "markerfacecolor": "white"}
+
+
+def _series(panel: Axes, series: ErrorSeries, colour: str, dashes: str) -> None:
     if series.standard_errors is None:
-        theory_line(panel, np.asarray(series.x), np.asarray(series.y), colour)
+        theory_line(panel, np.asarray(series.x), np.asarray(series.y), colour, linestyle=dashes)
         return
-    look: dict[str, Any] = {"fmt": "o", "color": colour, "markerfacecolor": "white", "elinewidth": 0.8, "zorder": 3}
+    look: dict[str, Any] = {"linestyle": "", "color": colour, "elinewidth": 0.8, "zorder": 3, **_POINTS}
     panel.errorbar(series.x, series.y, yerr=series.standard_errors, **look)
+
+
+def _handle(group: Sequence[ErrorSeries], colour: str, dashes: str) -> Line2D:
+    """Of what has one label: a line, points or both."""
+    line = dashes if any(series.standard_errors is None for series in group) else ""
+    points = _POINTS if any(series.standard_errors is not None for series in group) else {}
+    return Line2D([], [], color=colour, label=group[0].label, linestyle=line, **points)
 
 
 def shrinkage_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], parameters: Mapping[str, Any]) -> Figure:
