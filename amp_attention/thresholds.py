@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from amp_attention._typing import Array, Float, Scalar, ScalarLike
+from amp_attention.bayes import posterior_channel
 from amp_attention.channels import ERMChannel, SquaredLoss
 from amp_attention.denoisers import NuclearNorm
+from amp_attention.heads import HardmaxHead
 from amp_attention.numerics.bisection import bisect
 from amp_attention.numerics.implicit import implicit_root, trusted
 from amp_attention.numerics.validation import instance_of, non_negative, positive, whole_number
@@ -187,9 +189,33 @@ def bayes_recovery_threshold(law: AbstractSpectralLaw | ScalarLike, constraints:
     return rank * (2 - rank) / (2 * constraints)
 
 
+def weak_recovery_threshold(target: Target) -> Scalar:
+    """α/κ0 at κ0 → 0 below which labels tell no more of a Marchenko–Pastur target than the law does: 1/(2 E Σ g²).
+
+    The average is that of the posterior channel at q = 0 and V = 1; the Bayes-optimal error is 1 up to there. At κ0 > 0
+    the error falls from α = 0 on, and there is no such threshold.
+
+    Args:
+        target: its head and noise are read.
+
+    Returns:
+        Scalar, differentiable in Δ; for a softmax 1/(2 C_T) (1 + Δ/2).
+
+    Source: arXiv:2506.01582, with the derivative of the hardmax channel put right.
+    """
+    one = jnp.ones_like(target.noise)
+    return 1 / (2 * jnp.mean(posterior_channel(target).averages(jnp.zeros_like(one), one).information))
+
+
 @eqx.filter_jit
 def thresholds(target: Target) -> Thresholds:
-    """All thresholds of one target: its law, the constraints of its head and its noise are read."""
+    """All thresholds of one target: its law, the constraints of its head and its noise are read.
+
+    Raises:
+        ValueError: for a hardmax, whose labels set no equations.
+    """
+    if isinstance(target.head, HardmaxHead):
+        raise ValueError(f"target.head must be a softmax or linear head, got {target.head}")
     law, noise, constraints = target.law, target.noise, target.head.constraints
     noiseless = noise == 0
     independent = 0 * trusted(noise, jnp.zeros_like(noiseless))  # no derivative in a noise that is not there

@@ -8,7 +8,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from amp_attention.heads import LinearHead, SoftmaxHead
+from amp_attention.bayes import solve_bayes
+from amp_attention.heads import HardmaxHead, LinearHead, SoftmaxHead
 from amp_attention.problem import attention_problem
 from amp_attention.spectral_laws import FiniteLaw, FreeConvolution, MarchenkoPastur, Semicircle
 from amp_attention.targets import Target
@@ -20,6 +21,7 @@ from amp_attention.thresholds import (
     recovery_threshold,
     threshold_gradients,
     thresholds,
+    weak_recovery_threshold,
 )
 
 EIGENVALUES = np.array([0.0, 0.0, 0.5, 1.2, 1.2, 3.0])
@@ -202,6 +204,40 @@ def test_bayes_recovery():
     value, slope = jax.vmap(jax.value_and_grad(lambda k: bayes_recovery_threshold(MarchenkoPastur(k), 2)))(kappa0)
     np.testing.assert_allclose(value, [0.51 / 4, 0.99 / 4, 0.25, 0.25], rtol=1e-14)
     np.testing.assert_allclose(slope, [0.35, 0.05, 0, 0], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("head", "noise", "expected"),
+    [
+        (SoftmaxHead(2), 0.0, 1 / 4),
+        (SoftmaxHead(3), 0.0, 1 / 10),
+        (SoftmaxHead(2), 0.5, 1.25 / 4),
+        (LinearHead(), 0.0, 1 / 2),
+        (HardmaxHead(2), 0.0, 0.4034106),
+    ],
+)
+def test_weak_recovery(head, noise, expected):
+    found = weak_recovery_threshold(Target(MarchenkoPastur(1e-3), head, noise))
+    np.testing.assert_allclose(found, expected, rtol=2e-7)
+
+
+@pytest.mark.parametrize(("ratio", "independent"), [(0.9, None), (1.2, 0.948212), (1.5, 0.745512), (1.8, 0.357307)])
+def test_narrow_targets_are_learned_from_the_weak_threshold_to_twice_of_it(ratio, independent):
+    """E → a(2 − a) for 1 ≤ a ≤ 2, a = α/κ0 in units of the threshold.
+
+    Values at κ0 = 1e-3 from the density as the root of its cubic equation, by the trapezoidal rule.
+    """
+    kappa0 = 1e-3
+    target = Target(MarchenkoPastur(kappa0), SoftmaxHead(2), 0.0)
+    E = solve_bayes(target, ratio * kappa0 * weak_recovery_threshold(target)).value.squared_error
+    np.testing.assert_allclose(E, 1 if ratio < 1 else ratio * (2 - ratio), atol=0.02)
+    if independent is not None:
+        np.testing.assert_allclose(E, independent, atol=1e-6)
+
+
+def test_a_hardmax_sets_no_equations():
+    with pytest.raises(ValueError, match=r"target\.head must be a softmax or linear head, got HardmaxHead"):
+        thresholds(Target(MarchenkoPastur(0.5), HardmaxHead(2), 0.0))
 
 
 def test_rank_fraction():
