@@ -159,9 +159,9 @@ def _series(panel: Axes, series: ErrorSeries, colour: str, dashes: str) -> None:
 
 def _handle(group: Sequence[ErrorSeries], colour: str, dashes: str) -> Line2D:
     """Of what has one label: a line, points or both."""
-    line = dashes if any(series.standard_errors is None for series in group) else ""
-    points = _POINTS if any(series.standard_errors is not None for series in group) else {}
-    return Line2D([], [], color=colour, label=group[0].label, linestyle=line, **points)
+    look: dict[str, Any] = {"linestyle": dashes if any(s.standard_errors is None for s in group) else ""}
+    look |= _POINTS if any(s.standard_errors is not None for s in group) else {}
+    return Line2D([], [], color=colour, label=group[0].label, **look)
 
 
 def shrinkage_curves(curves: Sequence[tuple[str, np.ndarray, np.ndarray]], parameters: Mapping[str, Any]) -> Figure:
