@@ -126,7 +126,12 @@ def bayes_alpha(target: Target, D: ScalarLike, channel: AbstractPosteriorChannel
 def _channel_of(target: Target, channel: AbstractPosteriorChannel | None) -> AbstractPosteriorChannel:
     if channel is None:
         return posterior_channel(target)
+    instance_of("target", target, Target, "a Target")
     instance_of("channel", channel, AbstractPosteriorChannel, "a posterior channel, such as GaussianPosterior")
+    if channel.head.tokens != target.head.tokens:
+        raise ValueError(
+            f"channel must have a head of the T = {target.head.tokens} tokens of the target, got {channel.head.tokens}"
+        )
     return channel
 
 
@@ -205,20 +210,19 @@ def _errors(channel, target: Target, alpha: Scalar, D: Scalar, averages: Posteri
 
 
 @eqx.filter_jit
-def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, found, given: str) -> BayesPoint:
-    """Everything reported at D > 0, or at D = 0 unless `found`."""
-    prior = PosteriorMean(target.law)
-    zero, V = jnp.zeros_like(D), prior.mmse(D)
-    E = jnp.where(found, V, zero)
-    q, q_hat = target.Q0 - E, 1 / D
-    averages = _averages(channel, target, V)
+def _at(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar, E: Scalar, given) -> BayesPoint:
+    """Everything reported at E = mmse(D); both may be zero."""
+    prior, found = PosteriorMean(target.law), D > 0
+    zero, one = jnp.zeros_like(D), jnp.ones_like(D)
+    noise, V = jnp.where(found, D, one), jnp.where(found, E, one)
+    q_hat, averages = 1 / noise, _averages(channel, target, V)
     free_entropy = E * q_hat / 4 - _potential(prior, q_hat) + alpha * jnp.mean(averages.log_partition)
     infinite = jnp.full_like(D, jnp.inf)
-    errors = jax.tree.map(lambda x: jnp.where(found, x, zero), _errors(channel, target, alpha, D, averages, given))
+    errors = jax.tree.map(lambda x: jnp.where(found, x, zero), _errors(channel, target, alpha, noise, averages, given))
     return BayesPoint(
         alpha=alpha,
-        D=jnp.where(found, D, zero),
-        q=q,
+        D=D,
+        q=target.Q0 - E,
         q_hat=jnp.where(found, q_hat, infinite),
         squared_error=E,
         free_entropy=jnp.where(found, free_entropy, infinite),
@@ -244,7 +248,26 @@ def bayes_point(target: Target, D: ScalarLike, channel: AbstractPosteriorChannel
 
 @eqx.filter_jit
 def _on_curve(channel: AbstractPosteriorChannel, target: Target, D: Scalar) -> BayesPoint:
-    return _at(channel, target, _alpha(channel, target, D), D, jnp.asarray(True), "D")
+    return _at(channel, target, _alpha(channel, target, D), D, _mmse(target, D), "D")
+
+
+def _mmse(target: Target, D: Scalar) -> Scalar:
+    return jnp.maximum(PosteriorMean(target.law).mmse(D), 0)  # of a law without variance, rounding
+
+
+def _linear(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar, D: Scalar) -> tuple[Scalar, Scalar]:
+    """(D, mmse) for little noise Δ where α(D) = α has no root at Δ = 0: both are proportional to Δ.
+
+    From mmse = νD and E Σ g² = C/(mmse + Δ/2) at small D, that of the argument: D (2αC − ν) = Δ/2.
+    """
+    fixed = jax.lax.stop_gradient((channel, target, D))
+    V = _mmse(fixed[1], fixed[2])
+    constraints = jnp.mean(_averages(*fixed[:2], V).information) * (V + fixed[1].noise / 2)
+    ratio = V / fixed[2]
+    rest = 2 * alpha * constraints - ratio
+    positive = rest > 0
+    small = jnp.where(positive, target.noise / 2 / jnp.where(positive, rest, jnp.ones_like(rest)), jnp.zeros_like(rest))
+    return small, ratio * small
 
 
 def solve_bayes(
@@ -259,8 +282,8 @@ def solve_bayes(
 
     Returns:
         `Solution` with a `BayesPoint`, differentiable in α and every number of the target by the implicit function
-        theorem. Beyond the threshold of noiseless labels of a softmax S0 is found exactly: D = E = 0. Results:
-        `successful`; `max_steps_reached`.
+        theorem. Beyond the threshold of noiseless labels of a softmax S0 is found exactly: D = E = 0, with their slopes
+        in Δ from above. Results: `successful`; `max_steps_reached`.
 
     Raises:
         ValueError: for arguments out of range.
@@ -277,7 +300,9 @@ def _solve(channel: AbstractPosteriorChannel, target: Target, alpha: Scalar) -> 
     exact = ~accurate & (t - low < 1)  # the curve ends above this α
     channel, target, alpha = trusted((channel, target, alpha), accurate | exact)
     t = implicit_root(_excess, jax.lax.stop_gradient(t)[None], (channel, target, alpha))[0]
-    value = _at(channel, target, alpha, jnp.exp(t), ~exact, "alpha")
+    little, its_error = _linear(channel, target, alpha, jnp.exp(low))
+    D, E = jnp.where(exact, little, jnp.exp(t)), jnp.where(exact, its_error, _mmse(target, jnp.exp(t)))
+    value = _at(channel, target, alpha, D, E, "alpha")
     result = RESULTS.where(accurate | exact, RESULTS.successful, RESULTS.max_steps_reached)
     return Solution(value, result, {"residual": jnp.where(exact, jnp.zeros_like(residual), jnp.abs(residual))})
 
@@ -308,9 +333,12 @@ def bayes_nodes(target: Target, nodes: int = 65_536, replicas: int = 8, seed: in
     """
     instance_of("target", target, Target, "a Target")
     nodes, replicas = whole_number("nodes", nodes, 1), whole_number("replicas", replicas, 1)
-    dimension = 3 * max(target.head.tokens - 1, 1)
-    points = gaussian_nodes(dimension, nodes, replicas, whole_number("seed", seed, 0))
+    points = gaussian_nodes(_node_dimension(target), nodes, replicas, whole_number("seed", seed, 0))
     return jnp.asarray(points, target.noise.dtype)
+
+
+def _node_dimension(target: Target) -> int:
+    return 3 * max(target.head.tokens - 1, 1)
 
 
 def _row_directions(tokens: int) -> np.ndarray:
@@ -323,20 +351,32 @@ def _row_directions(tokens: int) -> np.ndarray:
     return np.linalg.qr((first[1:] - first[0]).T)[0]
 
 
-@eqx.filter_jit
 def bayes_test_errors(target: Target, point: BayesPoint, nodes: Float[Array, "R P D"]) -> BayesTestErrors:
     """Test errors at a solved point; differentiable for smooth heads.
 
-    Given the scores ω of the estimate, those of the target are N(ω, V + Δ/2). The optimal error is half the mean
-    squared distance of two labels drawn independently given ω, which for the hardmax of two tokens and the linear head
-    is known in closed form, as is the error of the plug-in predictor.
+    Given the scores ω of the estimate, those of the target are N(ω, V + Δ/2). The plug-in error exceeds the optimal one
+    by |E[y|ω] − ŷ|², the mean product of the errors of two estimates of E[y|ω], each from a label and its mirror image
+    about ω. For the hardmax of two tokens and the linear head both errors are known in closed form.
 
     Args:
-        target, point: those of `solve_bayes` or `bayes_point`.
+        target, point: those of `solve_bayes` (its `value`) or `bayes_point`.
         nodes: from `bayes_nodes`.
+
+    Raises:
+        ValueError: for what is no target, no point, or no nodes of it.
 
     Source: arXiv:2506.01582.
     """
+    instance_of("target", target, Target, "a Target")
+    instance_of("point", point, BayesPoint, "a BayesPoint, the value of a Solution of solve_bayes")
+    dimension = _node_dimension(target)
+    if jnp.ndim(nodes) != 3 or nodes.shape[2] != dimension:
+        raise ValueError(f"nodes must be of shape (replicas, points, {dimension}), got {jnp.shape(nodes)}")
+    return _test_errors(target, point, nodes)
+
+
+@eqx.filter_jit
+def _test_errors(target: Target, point: BayesPoint, nodes: Float[Array, "R P D"]) -> BayesTestErrors:
     head, (q, V) = target.head, (point.q, point.squared_error + target.noise / 2)
     if isinstance(head, LinearHead):
         error = jnp.broadcast_to(2 * V, nodes.shape[:1])
@@ -349,10 +389,14 @@ def bayes_test_errors(target: Target, point: BayesPoint, nodes: Float[Array, "R 
 
     def errors(chunk):
         omega, first, second = (directions @ part for part in jnp.split(chunk.T, 3))
-        omega, first, second = jnp.sqrt(q) * omega, jnp.sqrt(V) * first, jnp.sqrt(V) * second
-        label, other, estimate = (head(z)[0] for z in (omega + first, omega + second, omega))
-        rows = (jnp.mean(jnp.sum((label - guess) ** 2, axis=0)) for guess in (other, estimate))
-        return head.tokens * jnp.stack([*rows]) * jnp.asarray([0.5, 1], nodes.dtype)
+        omega = jnp.sqrt(q) * omega
+        estimate = head(omega)[0]
+        pairs = [[head(omega + s * step)[0] - estimate for s in root] for step in (first, second)]
+        plug_in = sum(jnp.mean(jnp.sum(error**2, axis=0)) for pair in pairs for error in pair) / 4
+        (a, b), (c, e) = pairs
+        excess = jnp.mean(jnp.sum((a + b) * (c + e), axis=0)) / 4
+        return head.tokens * jnp.stack([plug_in - excess, plug_in])
 
+    root = jnp.sqrt(V), -jnp.sqrt(V)
     optimal, plug_in = jax.lax.map(errors, nodes).T
     return BayesTestErrors(optimal, plug_in)

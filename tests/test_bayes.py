@@ -1,5 +1,7 @@
 """The Bayes-optimal state evolution against published and independent values, and its derivatives."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ from amp_attention.bayes import (
 from amp_attention.channels import HardmaxPosterior, PosteriorAverage, SampledHardmaxPosterior
 from amp_attention.channels._posterior import bivariate_normal
 from amp_attention.heads import HardmaxHead, LinearHead, SoftmaxHead
-from amp_attention.spectral_laws import MarchenkoPastur
+from amp_attention.spectral_laws import FiniteLaw, MarchenkoPastur
 from amp_attention.state_evolution import solve_state_evolution, state_evolution_nodes
 from amp_attention.targets import Target
 from amp_attention.thresholds import bayes_recovery_threshold
@@ -244,9 +246,53 @@ def test_another_channel_must_be_one():
         solve_bayes(softmax(), 0.1, HardmaxHead(2))
 
 
-def test_derivatives_beyond_the_threshold_are_zero():
-    slope = jax.grad(lambda alpha: error(softmax(), alpha))(jnp.asarray(0.25))
-    assert slope == 0
+def test_derivatives_beyond_the_threshold():
+    """Zero in α and κ0; in Δ the slope from above, E ≈ νΔ/2/(2αC − ν) with ν = 2κ0 − κ0²."""
+
+    def function(x):
+        return error(softmax(x[1], noise=x[2]), x[0])
+
+    ratio = 0.75
+    expected = [0, 0, ratio / 2 / (2 * 0.4 * 2 - ratio)]
+    np.testing.assert_allclose(jax.grad(function)(jnp.asarray([0.4, 0.5, 0.0])), expected, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(function(jnp.asarray([0.4, 0.5, 1e-6])) / 1e-6, expected[2], rtol=1e-5)
+
+
+def test_little_noise_is_not_none():
+    """Δ of 1e-16 of the largest eigenvalue squared: D (2αC − ν) = Δ/2, ν = 1/2 for one eigenvalue of two."""
+    target = Target(FiniteLaw(jnp.asarray([1e8, 1.0])), SoftmaxHead(2), 0.5)
+    point = solve_bayes(target, 0.3).value
+    np.testing.assert_allclose([point.D, point.squared_error], [0.25 / 0.7, 0.125 / 0.7], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("head", "D"), [(SoftmaxHead(6), 0.02), (SoftmaxHead(2), 1e-6), (HardmaxHead(3), 0.5)])
+def test_the_plug_in_predictor_is_never_the_better_one(head, D):
+    """Also where their errors hardly differ: both are sampled together."""
+    target = Target(MarchenkoPastur(0.5), head, 0.01)
+    point = bayes_point(softmax(), D)
+    found = bayes_test_errors(target, point, bayes_nodes(target, 4096))
+    assert jnp.mean(found.optimal) < jnp.mean(found.plug_in)
+
+
+def test_a_law_without_variance_has_no_error():
+    target = Target(FiniteLaw(jnp.ones(50)), SoftmaxHead(2), 0.5)
+    assert 0 <= error(target, 0.1) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: solve_bayes(softmax(tokens=3), 0.1, posterior_channel(softmax())),
+            "of the T = 3 tokens of the target",
+        ),
+        (lambda: bayes_test_errors(softmax(), solve_bayes(softmax(), 0.1), None), "point must be a BayesPoint"),
+        (lambda: bayes_test_errors(softmax(), bayes_point(softmax(), 1.0), jnp.ones((2, 3, 1))), "points, 3), got"),
+    ],
+)
+def test_refusals(call, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call()
 
 
 def test_what_has_no_state_evolution_of_minimisation_says_so():
