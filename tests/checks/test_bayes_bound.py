@@ -34,6 +34,7 @@ def test_the_best_regularisation_stays_above_the_bound(kappa0, tokens):
         start = None if best.collapse else best.solution.value
 
 
+@pytest.mark.slow
 def test_another_temperature_of_the_student_changes_nothing():
     """The bound holds for (β/β0) S, which estimates S0."""
     problem = attention_problem(0.3, 0.05, beta=1.5, beta0=1.0, noise=0.5)
