@@ -78,12 +78,15 @@ class BayesPoint(eqx.Module):
     standard_error: BayesErrors
 
 
-def posterior_channel(target: Target, schedule: Schedule | None = None) -> AbstractPosteriorChannel:
+def posterior_channel(
+    target: Target, schedule: Schedule | None = None, *, nodes: int = 2048, replicas: int = 8, seed: int = 0
+) -> AbstractPosteriorChannel:
     """The channel of the posterior mean of the target's labels.
 
     Args:
         target: all of it is known to the estimator.
         schedule: "se" or "empirical", see `AbstractPosteriorChannel`; by default that of the channel.
+        nodes, replicas, seed: of a `SampledHardmaxPosterior`; other channels have none.
 
     Raises:
         ValueError: for another schedule.
@@ -92,7 +95,9 @@ def posterior_channel(target: Target, schedule: Schedule | None = None) -> Abstr
     options: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
     if not isinstance(target.head, HardmaxHead):
         return GaussianPosterior(target, **options)
-    return (HardmaxPosterior if target.head.tokens == 2 else SampledHardmaxPosterior)(target, **options)
+    if target.head.tokens == 2:
+        return HardmaxPosterior(target, **options)
+    return SampledHardmaxPosterior(target, nodes=nodes, replicas=replicas, seed=seed, **options)
 
 
 def bayes_problem(target: Target, alpha: ScalarLike, schedule: Schedule | None = None) -> AttentionProblem:

@@ -97,9 +97,8 @@ def targets(request: TargetRequest) -> list[Target]:
 def posterior_problems(request: Request) -> list[AttentionProblem]:
     """The grid of `amp --estimator bayes`, over α alone."""
     target, dtype, schedule = bayes_target(request), _dtype(request), request.estimator.schedule
-    options: dict[str, Any] = {} if schedule is None else {"schedule": schedule}
     with usage_errors():
-        return [cast(bayes_problem(target, alpha, **options), dtype) for alpha in request.problem.alphas()]
+        return [cast(bayes_problem(target, alpha, schedule), dtype) for alpha in request.problem.alphas()]
 
 
 def _schedule(problem: AttentionProblem) -> str:

@@ -18,7 +18,7 @@ from amp_attention.bayes import (
     posterior_channel,
     solve_bayes,
 )
-from amp_attention.channels import AbstractPosteriorChannel, SampledHardmaxPosterior
+from amp_attention.channels import AbstractPosteriorChannel
 from amp_attention.experiments._records import guarded, number, outcome
 from amp_attention.heads import HardmaxHead
 from amp_attention.targets import Target
@@ -61,10 +61,8 @@ class BayesSweep:
         return self._point(target, {"effective_noise": D}, *found)
 
     def _channel(self, target: Target) -> AbstractPosteriorChannel:
-        channel, (nodes, replicas, seed) = posterior_channel(target), self._options
-        if not isinstance(channel, SampledHardmaxPosterior):
-            return channel
-        return SampledHardmaxPosterior(target, nodes=-(-nodes // 32), replicas=replicas, seed=seed)
+        nodes, replicas, seed = self._options
+        return posterior_channel(target, nodes=-(-nodes // 32), replicas=replicas, seed=seed)
 
     def nodes_for(self, target: Target):
         """Integration nodes of the test errors."""
